@@ -21,10 +21,10 @@ pub enum SiteMessage {
     Request { id: MessageId, body: Bytes },
     /// The leader's: an update has a place in the order, which is not durable yet.
     Place { epoch: Epoch, place: Csn, id: MessageId },
-    /// What an update wrote, and for the site of its client the answer.
-    Writes { id: MessageId, place: Csn, op: OpId, writes: Bytes, answer: Bytes },
-    /// An update was rolled back, and for the site of its client the error.
-    Failed { id: MessageId, op: OpId, answer: Bytes },
+    /// What an update wrote, and for the site of its client the answer. Where it stands there, and in which epoch it was given that place.
+    Writes { id: MessageId, place: Csn, epoch: Epoch, op: OpId, writes: Bytes, answer: Bytes },
+    /// An update was rolled back, and for the site of its client the error; and where it stands there.
+    Failed { id: MessageId, place: Csn, epoch: Epoch, op: OpId, answer: Bytes },
     /// That it lives; up to which place its database contains everything, and the last place of which it has said anything; when it was started,
     /// and what has to be the same at all.
     Alive { contained: Csn, told: Csn, incarnation: u64, likeness: Likeness },
@@ -45,17 +45,20 @@ impl SiteMessage {
                 out.put_u64(place.0);
                 id.put(&mut out);
             }
-            SiteMessage::Writes { id, place, op, writes, answer } => {
+            SiteMessage::Writes { id, place, epoch, op, writes, answer } => {
                 out.put_u8(KIND_WRITES);
                 id.put(&mut out);
                 out.put_u64(place.0);
+                out.put_u64(epoch.0);
                 out.put_u64(op.0.into());
                 put_bytes(&mut out, writes);
                 put_bytes(&mut out, answer);
             }
-            SiteMessage::Failed { id, op, answer } => {
+            SiteMessage::Failed { id, place, epoch, op, answer } => {
                 out.put_u8(KIND_FAILED);
                 id.put(&mut out);
+                out.put_u64(place.0);
+                out.put_u64(epoch.0);
                 out.put_u64(op.0.into());
                 put_bytes(&mut out, answer);
             }
@@ -80,12 +83,15 @@ impl SiteMessage {
                 SiteMessage::Place { epoch, place, id: MessageId::take(input)? }
             }
             KIND_WRITES => {
-                let (id, place, op) = (MessageId::take(input)?, Csn(take(input)?), take_op(input)?);
-                SiteMessage::Writes { id, place, op, writes: take_bytes(input)?, answer: take_bytes(input)? }
+                let (id, place) = (MessageId::take(input)?, Csn(take(input)?));
+                let (epoch, op) = (Epoch(take(input)?), take_op(input)?);
+                let (writes, answer) = (take_bytes(input)?, take_bytes(input)?);
+                SiteMessage::Writes { id, place, epoch, op, writes, answer }
             }
             KIND_FAILED => {
-                let (id, op) = (MessageId::take(input)?, take_op(input)?);
-                SiteMessage::Failed { id, op, answer: take_bytes(input)? }
+                let (id, place) = (MessageId::take(input)?, Csn(take(input)?));
+                let (epoch, op) = (Epoch(take(input)?), take_op(input)?);
+                SiteMessage::Failed { id, place, epoch, op, answer: take_bytes(input)? }
             }
             KIND_ALIVE => {
                 let (contained, told) = (Csn(take(input)?), Csn(take(input)?));
@@ -126,13 +132,13 @@ mod tests {
     fn messages_come_back_as_they_went_and_what_is_cut_is_none() {
         let id = MessageId { node: 2, incarnation: 1 << 50, number: 9 };
         let some = |text: &'static str| Bytes::from_static(text.as_bytes());
-        let (place, op) = (Csn(77), OpId(3));
+        let (place, epoch, op) = (Csn(77), Epoch(4), OpId(3));
         let likeness = Likeness { settings: 1, definitions: 2 };
         for message in [
             SiteMessage::Request { id, body: some("UPDATE t SET a = 1") },
-            SiteMessage::Place { epoch: Epoch(4), place, id },
-            SiteMessage::Writes { id, place, op, writes: some("w"), answer: some("") },
-            SiteMessage::Failed { id, op, answer: some("no") },
+            SiteMessage::Place { epoch, place, id },
+            SiteMessage::Writes { id, place, epoch, op, writes: some("w"), answer: some("") },
+            SiteMessage::Failed { id, place, epoch, op, answer: some("no") },
             SiteMessage::Alive { contained: place, told: Csn(78), incarnation: 5, likeness },
         ] {
             let sent = message.encode();

@@ -43,7 +43,8 @@ impl MessageId {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Told {
     Received(MessageId, Bytes),
-    Ordered(MessageId, Csn),
+    /// With the epoch in which it was given its place: where both are the same at two sites, so is everything before.
+    Ordered(MessageId, Csn, Epoch),
     Stable(MessageId, Csn),
 }
 
@@ -165,18 +166,19 @@ impl Order {
             self.ordered.insert(next, id);
             self.ordered_up_to = next;
             if is_first {
-                told.push(Told::Ordered(id, next));
+                told.push(Told::Ordered(id, next, self.epoch));
             }
         }
     }
 
-    /// The next place of the log is on a majority of disks.
+    /// The next place of the log, which was given in an epoch, is on a majority of disks.
     ///
     /// # Errors
     /// When it was told to be another message's.
     pub fn on_stable(
         &mut self,
         place: Csn,
+        epoch: Epoch,
         id: MessageId,
         body: Bytes,
         told: &mut Vec<Told>,
@@ -196,7 +198,7 @@ impl Order {
                 told.push(Told::Received(id, body));
             }
             if before.is_none() && !is_ahead {
-                told.push(Told::Ordered(id, place));
+                told.push(Told::Ordered(id, place, epoch));
             }
             told.push(Told::Stable(id, place));
         }
@@ -269,7 +271,7 @@ mod tests {
     }
 
     fn ordered(number: u64, place: u64) -> Told {
-        Told::Ordered(id(number), Csn(place))
+        Told::Ordered(id(number), Csn(place), Epoch(1))
     }
 
     fn stable(number: u64, place: u64) -> Told {
@@ -289,10 +291,10 @@ mod tests {
         assert!(!order.on_message(id(1), body(), &mut told), "it was sent again");
         assert_eq!(told[1..], [received(1), ordered(1, 1), ordered(2, 2)]);
         told.clear();
-        order.on_stable(Csn(1), id(1), body(), &mut told).unwrap();
-        order.on_stable(Csn(2), id(2), body(), &mut told).unwrap();
+        order.on_stable(Csn(1), Epoch(1), id(1), body(), &mut told).unwrap();
+        order.on_stable(Csn(2), Epoch(1), id(2), body(), &mut told).unwrap();
         // Of what is known from the log alone all is told at once.
-        order.on_stable(Csn(3), id(3), body(), &mut told).unwrap();
+        order.on_stable(Csn(3), Epoch(1), id(3), body(), &mut told).unwrap();
         order.on_place(Epoch(1), Csn(3), id(3), &mut told);
         assert!(!order.on_message(id(3), body(), &mut told));
         assert_eq!(told, [stable(1, 1), stable(2, 2), received(3), ordered(3, 3), stable(3, 3)]);
@@ -303,9 +305,9 @@ mod tests {
     fn what_stands_in_the_log_twice_counts_where_it_stands_first() {
         let mut order = Order::new(Csn(4));
         let mut told = Vec::new();
-        order.on_stable(Csn(5), id(1), body(), &mut told).unwrap();
+        order.on_stable(Csn(5), Epoch(1), id(1), body(), &mut told).unwrap();
         told.clear();
-        order.on_stable(Csn(6), id(1), body(), &mut told).unwrap();
+        order.on_stable(Csn(6), Epoch(1), id(1), body(), &mut told).unwrap();
         assert!(told.is_empty());
         order.on_message(id(2), body(), &mut told);
         order.on_place(Epoch(1), Csn(7), id(2), &mut told);
@@ -327,7 +329,7 @@ mod tests {
         order.on_place(Epoch(1), Csn(3), id(2), &mut told);
         assert!(told.is_empty(), "the first is not known to be in the log");
         assert_eq!(
-            order.on_stable(Csn(1), id(2), body(), &mut told),
+            order.on_stable(Csn(1), Epoch(1), id(2), body(), &mut told),
             Err(Orphaned { place: Csn(1), told: id(1) })
         );
     }
@@ -366,8 +368,8 @@ mod tests {
         order.on_message(id(1), body(), &mut told);
         order.on_place(Epoch(1), Csn(1), id(1), &mut told);
         order.on_place(Epoch(1), Csn(2), id(1), &mut told);
-        order.on_stable(Csn(1), id(1), body(), &mut told).unwrap();
-        order.on_stable(Csn(2), id(1), body(), &mut told).unwrap();
+        order.on_stable(Csn(1), Epoch(1), id(1), body(), &mut told).unwrap();
+        order.on_stable(Csn(2), Epoch(1), id(1), body(), &mut told).unwrap();
         assert_eq!(told, [received(1), ordered(1, 1), stable(1, 1)]);
     }
 

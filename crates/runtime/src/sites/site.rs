@@ -24,9 +24,9 @@ use bytes::Bytes;
 use hashbrown::{HashMap, HashSet};
 use onecopy_classify::Scratch;
 use onecopy_core::event::{Begin as CoreBegin, Place};
-use onecopy_core::protocol::Protocol;
 use onecopy_core::protocol::certified::{Certified, Commits};
 use onecopy_core::protocol::wide_area::WideArea;
+use onecopy_core::protocol::{Position, Protocol};
 use onecopy_core::{
     AccessSet, ClassId, Csn, Epoch, Event, NodeId, OpId, ReplicaId, SessionId, Statement, StatementKind,
     TxnId,
@@ -204,6 +204,8 @@ struct Open {
     /// How often its server has given it up.
     losses: u32,
     place: Csn,
+    /// Where it stands, and in which epoch it was given that place.
+    stands: Option<(Csn, Epoch)>,
     is_shipped: bool,
 }
 
@@ -239,7 +241,7 @@ pub struct Site<'s> {
     open: HashMap<TxnId, Open>,
     by_id: HashMap<MessageId, TxnId>,
     next_txn: u64,
-    /// What was said of messages that have not come.
+    /// What was said of messages whose places are not known here.
     early: HashMap<MessageId, (NodeId, SiteMessage)>,
     /// What the server contains, or will never: without gaps up to the floor, and beyond.
     floor: Csn,
@@ -251,6 +253,8 @@ pub struct Site<'s> {
     found_ids: HashSet<MessageId>,
     /// Of those found, where nothing has changed.
     unchanged: BTreeSet<Csn>,
+    /// Where commits are in any order the database may have been found to lack something before that: queries wait until it does not.
+    whole_from: Csn,
     durable: Csn,
     /// Of sites that are heard again, up to which place what they said may be lost.
     back_at: HashMap<NodeId, Csn>,
@@ -387,6 +391,8 @@ impl Surroundings {
             (leads.is_ready, leads.after) = (false, leads.next.previous());
             leads.given.clear();
         }
+        let found_up_to = contained.places.keys().next_back().copied().unwrap_or(Csn(0));
+        let has_gaps = core.position() == Position::Set && found_up_to > last;
         let queries = std::mem::take(&mut self.queries);
         self.beginnings += 1;
         let mut site = Site {
@@ -406,6 +412,7 @@ impl Surroundings {
             found: contained.places,
             found_ids: HashSet::new(),
             unchanged: contained.unchanged,
+            whole_from: if has_gaps { found_up_to } else { Csn(0) },
             durable,
             back_at: HashMap::new(),
             heard: HashMap::new(),
@@ -536,9 +543,11 @@ impl Site<'_> {
 
     fn on_submit(&mut self, transaction: Arc<Transaction>, answer: oneshot::Sender<Answer>) {
         let is_update = transaction.is_update();
-        if transaction.not_before > self.floor {
+        let whole_from = if is_update { Csn(0) } else { self.whole_from };
+        let not_before = transaction.not_before.max(whole_from);
+        if not_before > self.floor {
             let ahead = Ahead::Query((transaction.clone(), answer));
-            return self.ahead.entry(transaction.not_before).or_default().push(ahead);
+            return self.ahead.entry(not_before).or_default().push(ahead);
         }
         let txn = self.new_txn();
         let (id, client) = match is_update && !self.is_certified() {
@@ -627,6 +636,7 @@ impl Open {
             chosen: None,
             losses: 0,
             place: Csn(0),
+            stands: None,
             is_shipped: false,
         }
     }

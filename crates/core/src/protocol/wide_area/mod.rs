@@ -25,6 +25,10 @@
 //! lost, and are told of it each by its own driver ([`Event::PeerLost`]); of what was lost on the way a timer tells, whose number
 //! does not matter, and which the driver repeats.
 //!
+//! What another site says of an execution counts only if the update stands here where it does there, behind the same others. Where places may be told
+//! that are another message's in the end, the driver sees to it, since the number of a place does not say who stands before it; a place with
+//! another number is noticed here, too.
+//!
 //! Missing: transactions whose client waits between their statements.
 
 mod line;

@@ -219,7 +219,8 @@ impl Site {
             self.early.insert(txn, Early::WriteSet(from, place, op));
             return;
         };
-        if !executes(update, from) {
+        // What was executed at another place of the order, which a leader told that was lost, is of no use here: it will be executed here after a while.
+        if !executes(update, from) || update.place.is_some_and(|own| own != place) {
             return;
         }
         update.write_set_of = Some(from);

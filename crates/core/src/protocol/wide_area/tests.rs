@@ -448,3 +448,18 @@ fn writes_that_have_come_are_not_taken_back() {
     rig.told(failed(T1));
     rig.expect(&[]);
 }
+
+/// Its primary has executed an update where a leader told that was lost: here it stands elsewhere, and is executed.
+#[test]
+fn writes_of_another_place_are_not_applied() {
+    let mut rig = rig(Queries::Locked, Execution::PrimaryCopy, Delivery::OrderedOptSafe);
+    rig.arrives(2, B, T1, 7);
+    rig.told(write_set(T1, 1));
+    rig.expect(&[]);
+    for _ in 0..4 {
+        rig.hears(Event::Timer { timer: 0 });
+    }
+    rig.expect(&[execute(T1, 0)]);
+    rig.done(T1, 0);
+    rig.expect(&[commit(T1, 2)]);
+}

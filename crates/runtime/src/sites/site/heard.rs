@@ -7,7 +7,7 @@ use onecopy_core::event::{Moment, Place};
 use onecopy_core::message::Message as CoreMessage;
 use onecopy_core::protocol::certified;
 use onecopy_core::protocol::wide_area::Message;
-use onecopy_core::{Csn, Event, NodeId, TxnId};
+use onecopy_core::{Csn, Epoch, Event, NodeId, TxnId};
 use onecopy_log::consensus::NodeId as PeerId;
 use onecopy_wire::sqlstate::SqlState;
 
@@ -44,12 +44,14 @@ impl Site<'_> {
                 self.tell(told);
             }
             SiteMessage::Writes { id, .. } | SiteMessage::Failed { id, .. } => {
-                match self.by_id.get(&id).copied() {
-                    Some(txn) => self.on_outcome(node, txn, message),
+                let txn = self.by_id.get(&id).copied();
+                let stands = txn.and_then(|txn| self.open.get(&txn)?.stands).is_some();
+                match txn {
+                    Some(txn) if stands => self.on_outcome(node, txn, message),
                     // Its end is known here.
                     None if self.order.has_stood(id) => {}
-                    None if self.early.len() >= EARLY_MAX => {}
-                    None => drop(self.early.insert(id, (node, message))),
+                    _ if self.early.len() >= EARLY_MAX => {}
+                    _ => drop(self.early.insert(id, (node, message))),
                 }
             }
             SiteMessage::Alive { contained, told, incarnation, likeness } => {
@@ -84,9 +86,16 @@ impl Site<'_> {
         }
     }
 
+    /// What came of an execution elsewhere counts if the update stands here where it does there, behind the same others: what was executed where a lost
+    /// leader said is of no use.
     pub(super) fn on_outcome(&mut self, node: NodeId, txn: TxnId, message: SiteMessage) {
         let from = Place::Peer(node);
         let Some(open) = self.open.get_mut(&txn) else { return };
+        if let SiteMessage::Writes { place, epoch, .. } | SiteMessage::Failed { place, epoch, .. } = &message
+            && open.stands != Some((*place, *epoch))
+        {
+            return tracing::debug!(node = node.0, %place, "ignoring what was executed at another place");
+        }
         let message = match message {
             SiteMessage::Writes { place, op, writes, answer, .. } => {
                 let (Ok(writes), Some(answer)) = (Record::decode(writes), Answer::decode(answer)) else {
@@ -108,7 +117,7 @@ impl Site<'_> {
         for one in told {
             match one {
                 Told::Received(id, body) => self.on_received(id, body),
-                Told::Ordered(id, place) => self.on_moment(id, Moment::Ordered, place),
+                Told::Ordered(id, place, epoch) => self.on_ordered(id, place, epoch),
                 Told::Stable(id, place) => self.on_moment(id, Moment::Stable, place),
             }
         }
@@ -135,7 +144,15 @@ impl Site<'_> {
             }
         };
         self.deliver(id, txn, Moment::Received, Csn(0));
-        if let Some((node, message)) = self.early.remove(&id) {
+    }
+
+    fn on_ordered(&mut self, id: MessageId, place: Csn, epoch: Epoch) {
+        let txn = self.by_id.get(&id).copied();
+        if let Some(open) = txn.and_then(|txn| self.open.get_mut(&txn)) {
+            open.stands = Some((place, epoch));
+        }
+        self.on_moment(id, Moment::Ordered, place);
+        if let (Some((node, message)), Some(txn)) = (self.early.remove(&id), txn) {
             self.on_outcome(node, txn, message);
         }
     }
@@ -191,10 +208,10 @@ impl Site<'_> {
             if place > self.durable || place.0 > self.floor.0 + READ_MAX || self.ended.is_some() {
                 break;
             }
-            let (id, body) = match self.history.read(place) {
-                Ok(Some((_, mut body))) => match MessageId::take(&mut body) {
-                    Some(id) => (id, body),
-                    None => (MessageId::default(), body),
+            let (epoch, id, body) = match self.history.read(place) {
+                Ok(Some((epoch, mut body))) => match MessageId::take(&mut body) {
+                    Some(id) => (Epoch(epoch), id, body),
+                    None => (Epoch(epoch), MessageId::default(), body),
                 },
                 Ok(None) => {
                     self.ended = Some(Ended::Log(format!("place {place} is not in the log")));
@@ -217,7 +234,7 @@ impl Site<'_> {
                     self.note_contained(place);
                     self.answer_found(id, !self.unchanged.contains(&place));
                 }
-                None => self.take_stable(place, id, body),
+                None => self.take_stable(place, epoch, id, body),
             }
         }
         self.give_places();
@@ -232,10 +249,10 @@ impl Site<'_> {
         }
     }
 
-    pub(super) fn take_stable(&mut self, place: Csn, id: MessageId, body: Bytes) {
+    pub(super) fn take_stable(&mut self, place: Csn, epoch: Epoch, id: MessageId, body: Bytes) {
         let had_stood = self.order.has_stood(id);
         let mut told = Vec::new();
-        match self.order.on_stable(place, id, body, &mut told) {
+        match self.order.on_stable(place, epoch, id, body, &mut told) {
             Ok(()) if had_stood => self.note_nothing(place, id),
             Ok(()) => self.tell(told),
             Err(orphaned) => self.begin_again(format!(

@@ -159,7 +159,8 @@ impl Site<'_> {
         let unplaced = self.order.unplaced();
         let before = std::mem::take(&mut self.unplaced);
         for (id, body) in unplaced {
-            if before.contains(&id) && id.node != self.around.this {
+            // What is pending is sent again anyway. An own one that is not was sent before this process began: nobody else may have it any more.
+            if before.contains(&id) && !self.around.pending.contains_key(&id) {
                 self.around.links.say(&Said::Site(SiteMessage::Request { id, body }.encode()));
             }
             self.unplaced.insert(id);

@@ -279,11 +279,13 @@ impl Site<'_> {
         let is_origin = self.node_of(id.node) == Some(to);
         // Only its own client hears it.
         let answer = if is_origin { open.answer.encode() } else { Answer::default().encode() };
+        // What is decided stands somewhere.
+        let Some((place, epoch)) = open.stands else { return };
         let message = match message {
-            Message::WriteSet { place, op, .. } => {
-                SiteMessage::Writes { id, place: *place, op: *op, writes: open.writes.encode(), answer }
+            Message::WriteSet { op, .. } => {
+                SiteMessage::Writes { id, place, epoch, op: *op, writes: open.writes.encode(), answer }
             }
-            Message::Failed { op, .. } => SiteMessage::Failed { id, op: *op, answer },
+            Message::Failed { op, .. } => SiteMessage::Failed { id, place, epoch, op: *op, answer },
             Message::Request { .. } => return,
         };
         let message = message.encode();
