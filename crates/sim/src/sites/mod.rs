@@ -5,9 +5,10 @@
 //! One thread and one queue of events, so the same setup gives the same run.
 //!
 //! A [`Source`] says what arrives and a [`Setup`] how it is run; the `ring` or the `sequencer` puts `messages` in order, sites `work`, `contents` is what they hold, `measure` what
-//! came of it.
+//! came of it. Where sites fail, [`run_failing`] has an order that survives that: `failures`.
 
 mod contents;
+mod failures;
 mod measure;
 mod messages;
 mod ring;
@@ -33,6 +34,7 @@ use crate::clock::EventQueue;
 use crate::server::{Kind, Server};
 
 pub use crate::server::Discipline;
+pub use failures::{Bug, Failed, Failing, Family, run_failing};
 pub use measure::{Measured, Served};
 pub use setup::{Costs, Distances, Order, Setup};
 
@@ -121,6 +123,20 @@ pub enum Fault {
         site: usize,
         /// Where.
         register: u64,
+    },
+    /// What may be committed only when it is durable was not.
+    #[error("{txn:?} is committed or told at site {site}, and is not durable")]
+    NotDurable {
+        /// The transaction.
+        txn: TxnId,
+        /// The site.
+        site: usize,
+    },
+    /// A client was told of what never happened, under a protocol that loses nothing.
+    #[error("{txn:?} was acknowledged, and is lost")]
+    Lost {
+        /// The transaction.
+        txn: TxnId,
     },
     /// The protocol is in a state in which it must never be.
     #[error("{what}")]

@@ -1,5 +1,7 @@
 //! What the thirty protocols promise, by the histories of random transactions.
 
+mod failures;
+
 use onecopy_core::item::{ColumnId, ColumnSet, Item, Mode, TableId, ValueHash};
 use onecopy_core::protocol::certified::{Certified, Commits};
 use onecopy_core::protocol::wide_area::Message::Request;
