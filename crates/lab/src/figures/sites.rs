@@ -30,8 +30,8 @@ enum Over {
     Sites(&'static [u32]),
 }
 
-/// Rates at which something may be known.
-const RATES: [u32; 8] = [20, 30, 40, 45, 50, 60, 80, 100];
+/// Rates at which something may be known, without those that are too much: as in the paper (5.1).
+const RATES: [u32; 6] = [20, 30, 40, 45, 50, 60];
 /// Numbers of sites likewise.
 const SITES: [u16; 5] = [2, 3, 4, 6, 8];
 
