@@ -265,7 +265,7 @@ pub struct Statement {
     pub change: Option<RowChange>,
 }
 
-/// Values of one row that are changed, while nothing else is.
+/// Values of one row that are changed, while nothing else is. Whoever tells others of it sees to it that there was such a row.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RowChange {
     /// The row, by its key. Two are the same if this is, so hashes of what it equals must not collide: a key of integers.

@@ -271,6 +271,33 @@ fn rows_are_dealt_once() {
     });
 }
 
+/// A database that is no copy of the others does not have what these would remove.
+#[test]
+fn rows_are_not_dealt_before_all_have_the_same() {
+    block_on(async {
+        let parts = "[{table = \"public.lists\", column = \"id\"}]";
+        let chosen = [("protocol", "partitioned"), ("peers.parts", parts), ("peers.deals", "true")];
+        let mut nodes = Nodes::make_sites(2, false, &chosen);
+        let servers: Vec<String> = nodes.servers.servers().iter().map(|server| server.dsn()).collect();
+        for (server, rows) in servers.iter().zip([LISTS, LISTS - 1]) {
+            connect(server).await.unwrap().batch_execute(&lists("lists", 1..=rows)).await.unwrap();
+        }
+        for peer in [0, 1] {
+            nodes.spawn(peer);
+        }
+        for peer in [0, 1] {
+            let said = nodes.ends(peer);
+            assert!(said.contains("holds other rows of tables that are to be dealt"), "{said}");
+        }
+        for (server, count) in servers.iter().zip([LISTS, LISTS - 1]) {
+            assert_eq!(
+                rows(&connect(server).await.unwrap(), "SELECT count(*) FROM lists").await,
+                count.to_string()
+            );
+        }
+    });
+}
+
 /// A peer that is slow applies the last of several updates that hide each other, and no other one less.
 #[test]
 fn updates_that_the_next_one_hides_are_left_out_where_they_have_not_been_applied() {
@@ -285,15 +312,41 @@ fn updates_that_the_next_one_hides_are_left_out_where_they_have_not_been_applied
         let console = connect(&console).await.unwrap();
         for (updates, left_out) in [
             // The first one is being applied, and the last one hides the others.
-            (["v = 1", "v = 2", "v = 3, w = 3", "v = 4, w = 4"], "2"),
+            (
+                [
+                    "v = 1 WHERE id = 1",
+                    "v = 2 WHERE id = 1",
+                    "v = 3, w = 3 WHERE id = 1",
+                    "v = 4, w = 4 WHERE id = 1",
+                ],
+                "2",
+            ),
             // What depends on what was there hides nothing.
-            (["v = v + 1", "v = v + 1", "v = v + 1", "v = v + 1"], "2"),
+            (
+                [
+                    "v = v + 1 WHERE id = 1",
+                    "v = v + 1 WHERE id = 1",
+                    "v = v + 1 WHERE id = 1",
+                    "v = v + 1 WHERE id = 1",
+                ],
+                "2",
+            ),
             // Nor does what changes other columns.
-            (["v = 1", "w = 1", "v = 2", "w = 2"], "2"),
+            (["v = 1 WHERE id = 1", "w = 1 WHERE id = 1", "v = 2 WHERE id = 1", "w = 2 WHERE id = 1"], "2"),
+            // Nor does what finds no row, or says more columns than it changes.
+            (
+                [
+                    "v = 5 WHERE id = 1",
+                    "w = 6 WHERE id = 1",
+                    "v = 7, w = 7 WHERE id = 1 AND id > 5",
+                    "id = id, v = 8 WHERE id = 1",
+                ],
+                "2",
+            ),
         ] {
             slow.batch_execute("BEGIN; SELECT FROM t WHERE id = 1 FOR UPDATE").await.unwrap();
             for update in updates {
-                first.batch_execute(&format!("UPDATE t SET {update} WHERE id = 1")).await.unwrap();
+                first.batch_execute(&format!("UPDATE t SET {update}")).await.unwrap();
             }
             slow.batch_execute("COMMIT").await.unwrap();
             // It waits for the last one.

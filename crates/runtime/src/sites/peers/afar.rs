@@ -450,7 +450,13 @@ impl Crossing<'_> {
             return Ok(nothing(self.too_long()));
         };
         for rows in found.values() {
-            self.parts.add(lane, rows).await?;
+            match self.parts.add(lane, rows).await {
+                Err(error) if is_of_rows(&error) => {
+                    let failure = Failure::of_lane(&error);
+                    return Ok(nothing(Ran::Failed(Answer::of_failure(&failure))));
+                }
+                added => added?,
+            }
         }
         match parts::come_in(lane, record, self.writes).await {
             Err(LaneError::Database(fields)) => return Ok(nothing(Ran::NotBegun(fields.message.clone()))),
@@ -585,6 +591,12 @@ async fn change(lane: &mut Lane, parts: &Parts, changes: &Changes) -> Result<boo
     Ok(are_there)
 }
 
+/// Whether the server will not take these rows, however often it is asked: data, integrity, and what is written.
+fn is_of_rows(error: &LaneError) -> bool {
+    let LaneError::Database(fields) = error else { return false };
+    ["22", "23", "42"].iter().any(|class| fields.code.as_str().starts_with(class))
+}
+
 /// Waits until something may be tried once more: somebody beside onecopy may be in the way, and of connections there may be more later.
 ///
 /// # Errors
@@ -595,7 +607,7 @@ async fn try_again(
     error: LaneError,
     losses: &mut u32,
 ) -> Result<(), LaneError> {
-    let may_pass = error.is_database() || matches!(error, LaneError::Shortage(_));
+    let may_pass = error.is_database() && !is_of_rows(&error) || matches!(error, LaneError::Shortage(_));
     if !may_pass || *losses >= LOSSES_MAX {
         return Err(error);
     }
@@ -615,6 +627,10 @@ pub struct Found {
     pub dealt: Option<String>,
     /// The server does not know what its bytes mean, so rows cannot be read as text.
     pub is_bytes: bool,
+    /// A constraint that rows need not satisfy.
+    pub unchecked: Option<String>,
+    /// A digest of all rows.
+    pub contents: String,
 }
 
 /// Looks at a server before its peer serves.
@@ -633,8 +649,10 @@ pub async fn look(database: &Database, parts: &Parts, me: NodeId) -> Result<Foun
         _ => None,
     };
     let encoding = lane.query("SHOW server_encoding").await?.into_iter().flatten().flatten().next();
+    let (unchecked, contents) = (parts.unchecked(&mut lane).await?, parts.digest(&mut lane).await?);
     database.leave(lane).await;
-    Ok(Found { others, dealt, is_bytes: encoding.as_deref() == Some("SQL_ASCII") })
+    let is_bytes = encoding.as_deref() == Some("SQL_ASCII");
+    Ok(Found { others, dealt, is_bytes, unchecked, contents })
 }
 
 /// Removes what a peer has of rows that belong to others, and notes how they were dealt. Returns how many.

@@ -172,11 +172,19 @@ pub async fn serve(
     let me = numbers.iter().position(|number| *number == nodes.this).unwrap_or(0);
     let me = NodeId(u16::try_from(me).unwrap_or(u16::MAX));
     let facts = super::facts_of(&database, &replica).await?;
-    let deals = !parts.is_empty() && look_at_parts(&settings, &database, &parts, me).await?;
+    // Before rows are dealt, all peers must have the same.
+    let (deals, contents) = match parts.is_empty() {
+        true => (false, String::new()),
+        false => look_at_parts(&settings, &database, &parts, me).await?,
+    };
     let mut by_clients = by_clients.to_vec();
     by_clients.sort_unstable();
-    let started =
-        format!("{} {by_clients:?} {} {} {numbers:?}", settings.protocol, parts.shown(), settings.coalesces);
+    let started = format!(
+        "{} {by_clients:?} {} {} {numbers:?} {contents}",
+        settings.protocol,
+        parts.shown(),
+        settings.coalesces
+    );
     // Where items are what peers tell each other, they have to mean the same.
     let more = match parts.is_empty() && !settings.coalesces {
         true => Vec::new(),
@@ -228,7 +236,7 @@ pub async fn serve(
     ended
 }
 
-/// Whether rows of tables that are divided by a column are to be removed here, since they belong to others.
+/// Whether rows of tables that are divided by a column are to be removed here, since they belong to others, and a digest of what there is before that.
 ///
 /// # Errors
 /// If there are such rows, and they are not to be, or were dealt in another way before.
@@ -237,9 +245,16 @@ async fn look_at_parts(
     database: &Database,
     parts: &Parts,
     me: NodeId,
-) -> Result<bool, ServeError> {
+) -> Result<(bool, String), ServeError> {
     let failed = |error: LaneError| ServeError::Replicas(format!("look at divided tables: {error}"));
-    let afar::Found { others, dealt, is_bytes } = afar::look(database, parts, me).await.map_err(failed)?;
+    let found = afar::look(database, parts, me).await.map_err(failed)?;
+    let afar::Found { others, dealt, is_bytes, unchecked, contents } = found;
+    if let Some(what) = unchecked {
+        let what = format!(
+            "peers.parts: rows that come from another peer could not be added, since they need not satisfy {what}, which is NOT VALID: have PostgreSQL VALIDATE it"
+        );
+        return Err(ServeError::Settings(what));
+    }
     if is_bytes {
         return Err(ServeError::Settings(
             "peers.parts needs a database whose encoding is known, and this one's is SQL_ASCII".to_owned(),
@@ -260,8 +275,9 @@ async fn look_at_parts(
         None if others > 0 && !settings.deals => refused(
             "if all databases were copied whole, so that each has all rows, start all peers once with peers.deals = true, by which each removes what is not its own",
         ),
-        Some(_) => Ok(false),
-        None => Ok(settings.deals),
+        Some(_) => Ok((false, String::new())),
+        None if settings.deals => Ok((true, contents)),
+        None => Ok((false, String::new())),
     }
 }
 
@@ -673,8 +689,12 @@ impl Peer {
                 }
             }
             Effect::Send { to: Place::Peer(to), message } => self.say(to, &message, None),
-            Effect::Ship { txn, to: Place::Peer(to), message } => {
+            Effect::Ship { txn, to: Place::Peer(to), mut message } => {
                 let writes = self.open.get(&txn).map(|open| open.writes.clone()).unwrap_or_default();
+                if let Message::Peers(Written::Update { change, .. }) = &mut message {
+                    // What has found no row hides nothing.
+                    change.take_if(|_| writes.writes.iter().any(|write| write.rows != Some(1)));
+                }
                 self.say(to, &message, Some(&writes));
             }
             Effect::Refuse { txn, .. } => {

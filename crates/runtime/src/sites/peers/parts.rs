@@ -28,6 +28,24 @@ use crate::record::Record;
 use crate::settings::PartSettings;
 use crate::sites::database::settle;
 
+/// Words of constraints that depend on the session, or on the time.
+const OF_SESSIONS: [&str; 15] = [
+    "current_user",
+    "session_user",
+    "current_role",
+    "user",
+    "current_setting",
+    "current_catalog",
+    "current_schema",
+    "now",
+    "current_timestamp",
+    "current_date",
+    "current_time",
+    "localtimestamp",
+    "clock_timestamp",
+    "pg_backend_pid",
+    "random",
+];
 /// So many rows are added or removed by one statement.
 const AT_ONCE: usize = 1_000;
 /// Has no trigger and no foreign key see what follows, until [`SEEN`].
@@ -182,6 +200,34 @@ impl Parts {
         Ok(Some(rows))
     }
 
+    /// A constraint of a table that its rows need not satisfy, if there is one.
+    pub async fn unchecked(&self, lane: &mut Lane) -> Result<Option<String>, LaneError> {
+        for Part { name, .. } in &self.tables {
+            let sql = format!(
+                "SELECT conname FROM pg_catalog.pg_constraint WHERE conrelid = {}::pg_catalog.regclass AND NOT convalidated",
+                quote(name)
+            );
+            if let Some(constraint) = lane.query(&sql).await?.into_iter().flatten().flatten().next() {
+                return Ok(Some(format!("{constraint} of {name}")));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A digest of all rows, in whatever order.
+    pub async fn digest(&self, lane: &mut Lane) -> Result<String, LaneError> {
+        let mut digest = String::new();
+        for Part { name, .. } in &self.tables {
+            let sql = format!(
+                "SELECT pg_catalog.count(*), pg_catalog.sum(('x' || pg_catalog.left(pg_catalog.md5(onecopy_row::text), 15))::bit(60)::bigint) \
+                 FROM ONLY {name} onecopy_row"
+            );
+            let found: Vec<String> = lane.query(&sql).await?.into_iter().flatten().flatten().collect();
+            let _ = write!(digest, "{name} {}; ", found.join(" "));
+        }
+        Ok(digest)
+    }
+
     /// How many rows are not `me`'s.
     pub async fn count_others(&self, lane: &mut Lane, me: NodeId) -> Result<u64, LaneError> {
         let mut others = 0;
@@ -301,6 +347,21 @@ impl Part {
                 "its trigger {:?} is ENABLE ALWAYS or REPLICA, and would see rows come and go",
                 trigger.name
             ));
+        }
+        if table.rules {
+            return Err("it has rules, which rows that come and go might meet".to_owned());
+        }
+        let depends = |check: &&String| {
+            let mut words = check.split(|c: char| !c.is_alphanumeric() && c != '_');
+            words.any(|word| OF_SESSIONS.contains(&word.to_ascii_lowercase().as_str()))
+        };
+        if let Some(check) = table.checks.iter().find(depends) {
+            return Err(format!(
+                "its constraint {check} depends on who adds a row, or when, and rows that come from another peer are added anew"
+            ));
+        }
+        if table.columns.iter().any(|column| column.name.starts_with("onecopy_")) {
+            return Err("it has a column whose name begins with \"onecopy_\"".to_owned());
         }
         if table.exclusion {
             return Err("no peer alone can check its exclusion constraint".to_owned());
@@ -434,6 +495,9 @@ mod tests {
         says(Table { unique: vec![unique], ..carts() }, "id", &[], "\"carts_what_key\" is unique");
         let triggers = vec![Trigger { enabled: 'A', ..Trigger::default() }];
         says(Table { triggers, ..carts() }, "id", &[], "is ENABLE ALWAYS or REPLICA");
+        says(Table { rules: true, ..carts() }, "id", &[], "it has rules");
+        let checks = vec!["((what = CURRENT_USER))".to_owned()];
+        says(Table { checks, ..carts() }, "id", &[], "depends on who adds a row");
         says(Table { unique: Vec::new(), ..carts() }, "id", &[], "no primary key");
         says(Table { kind: 'p', ..carts() }, "id", &[], "no plain table");
         let catalogue = Catalogue::default();
