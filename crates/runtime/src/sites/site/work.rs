@@ -378,7 +378,10 @@ impl Site<'_> {
         }
         let (database, done, place) = (self.around.database.clone(), self.done.clone(), open.place);
         let is_before = |(before, _): &&(Csn, MessageId)| !is_certified || *before < place;
-        let nothing: Vec<(Csn, MessageId)> = self.nothing.iter().filter(is_before).copied().collect();
+        // Of what stands there once more and is not committed where it stands first, only the second place might be found after a crash.
+        let is_over = |(_, id): &&(Csn, MessageId)| !self.by_id.contains_key(id);
+        let nothing: Vec<(Csn, MessageId)> =
+            self.nothing.iter().filter(is_before).filter(is_over).copied().collect();
         open.pid.store(0, Ordering::Relaxed);
         tokio::spawn(async move {
             let result = database.commit(lane, place, id, &nothing).await;

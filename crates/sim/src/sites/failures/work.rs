@@ -269,7 +269,9 @@ impl Simulation<'_> {
             };
         }
         let now = &mut self.sites[site].now;
-        let is_told = |(before, _): &(Csn, MessageId)| !is_certified || *before < place;
+        // Of what stands there once more and is not committed where it stands first, only the second place might be found after a crash.
+        let is_over = |of: &MessageId| !now.by_id.contains_key(of);
+        let is_told = |(before, of): &(Csn, MessageId)| (!is_certified || *before < place) && is_over(of);
         let nothing = now.nothing.iter().filter(|one| is_told(one)).copied().collect();
         now.nothing.retain(|one| !is_told(one));
         let writes = self.txns[of].arriving.writes.clone();
