@@ -491,19 +491,35 @@ mod tests {
         };
         assert_eq!(
             asked("cas-06"),
-            all_but(&["bracketed-pages", "on-tables", "measured-apply", "repaired-column", "asking-reads"])
+            all_but(&[
+                "locks-count",
+                "bracketed-pages",
+                "on-tables",
+                "measured-apply",
+                "repaired-column",
+                "asking-reads"
+            ])
         );
         // It is about chains only.
         assert_eq!(asked("gargamel-13"), ["mean-durations", "even-arrivals", "known-customers"]);
         // It is about sites.
         assert_eq!(
             asked("wan-04"),
-            ["slow-middleware", "dear-applies", "short-bursts", "far-sites", "sequencer", "this-machine"]
+            [
+                "slow-middleware",
+                "dear-applies",
+                "short-bursts",
+                "far-sites",
+                "sequencer",
+                "one-by-one",
+                "this-machine"
+            ]
         );
         // Of peers: conflicts are not thinned out, and there is no log.
         assert_eq!(
             asked("invalidation-18"),
             all_but(&[
+                "locks-count",
                 "memory",
                 "ten-tables",
                 "half-conflicts",
@@ -521,6 +537,7 @@ mod tests {
         assert_eq!(
             asked("dv-04"),
             all_but(&[
+                "locks-count",
                 "ten-tables",
                 "light-admin",
                 "free-carts",
@@ -534,6 +551,7 @@ mod tests {
         assert_eq!(
             asked("cas-42"),
             all_but(&[
+                "locks-count",
                 "half-conflicts",
                 "quarter-conflicts",
                 "few-conflicts",
