@@ -17,6 +17,7 @@ pub mod chaining;
 pub mod commit_order;
 pub mod item_locks;
 pub mod load;
+pub mod multicast;
 pub mod peers;
 pub mod prediction;
 pub mod scheduling;

@@ -21,7 +21,6 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::messages::{put_bytes, take_bytes};
-use super::order::MessageId;
 use super::transaction::Transaction;
 use crate::agent::{quote, quote_identifier};
 use crate::errors::Failure;
@@ -34,6 +33,7 @@ use crate::record::{Record, What, Write};
 use crate::results::Results;
 use crate::session::environment::hash_of;
 use crate::workers;
+use onecopy_core::multicast::MessageId;
 
 /// Connections that are kept for later: by the loop of the site, and by each of those that serve clients, who ask for little.
 const IDLE_MAX: usize = 64;

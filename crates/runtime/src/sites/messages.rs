@@ -6,7 +6,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use onecopy_core::{Csn, Epoch, OpId};
 
 use super::likeness::Likeness;
-use super::order::MessageId;
+use onecopy_core::multicast::MessageId;
 
 const KIND_REQUEST: u8 = 1;
 const KIND_PLACE: u8 = 2;
@@ -36,18 +36,18 @@ impl SiteMessage {
         match self {
             SiteMessage::Request { id, body } => {
                 out.put_u8(KIND_REQUEST);
-                id.put(&mut out);
+                put_id(*id, &mut out);
                 put_bytes(&mut out, body);
             }
             SiteMessage::Place { epoch, place, id } => {
                 out.put_u8(KIND_PLACE);
                 out.put_u64(epoch.0);
                 out.put_u64(place.0);
-                id.put(&mut out);
+                put_id(*id, &mut out);
             }
             SiteMessage::Writes { id, place, epoch, op, writes, answer } => {
                 out.put_u8(KIND_WRITES);
-                id.put(&mut out);
+                put_id(*id, &mut out);
                 out.put_u64(place.0);
                 out.put_u64(epoch.0);
                 out.put_u64(op.0.into());
@@ -56,7 +56,7 @@ impl SiteMessage {
             }
             SiteMessage::Failed { id, place, epoch, op, answer } => {
                 out.put_u8(KIND_FAILED);
-                id.put(&mut out);
+                put_id(*id, &mut out);
                 out.put_u64(place.0);
                 out.put_u64(epoch.0);
                 out.put_u64(op.0.into());
@@ -77,19 +77,19 @@ impl SiteMessage {
     pub fn decode(mut input: Bytes) -> Option<SiteMessage> {
         let input = &mut input;
         let message = match input.try_get_u8().ok()? {
-            KIND_REQUEST => SiteMessage::Request { id: MessageId::take(input)?, body: take_bytes(input)? },
+            KIND_REQUEST => SiteMessage::Request { id: take_id(input)?, body: take_bytes(input)? },
             KIND_PLACE => {
                 let (epoch, place) = (Epoch(take(input)?), Csn(take(input)?));
-                SiteMessage::Place { epoch, place, id: MessageId::take(input)? }
+                SiteMessage::Place { epoch, place, id: take_id(input)? }
             }
             KIND_WRITES => {
-                let (id, place) = (MessageId::take(input)?, Csn(take(input)?));
+                let (id, place) = (take_id(input)?, Csn(take(input)?));
                 let (epoch, op) = (Epoch(take(input)?), take_op(input)?);
                 let (writes, answer) = (take_bytes(input)?, take_bytes(input)?);
                 SiteMessage::Writes { id, place, epoch, op, writes, answer }
             }
             KIND_FAILED => {
-                let (id, place) = (MessageId::take(input)?, Csn(take(input)?));
+                let (id, place) = (take_id(input)?, Csn(take(input)?));
                 let (epoch, op) = (Epoch(take(input)?), take_op(input)?);
                 SiteMessage::Failed { id, place, epoch, op, answer: take_bytes(input)? }
             }
@@ -102,6 +102,17 @@ impl SiteMessage {
         };
         (!input.has_remaining()).then_some(message)
     }
+}
+
+/// Bytes of a message's name.
+pub const ID_LEN: usize = 24;
+
+pub fn put_id(MessageId { node, incarnation, number }: MessageId, out: &mut BytesMut) {
+    [node, incarnation, number].into_iter().for_each(|number| out.put_u64(number));
+}
+
+pub fn take_id(input: &mut Bytes) -> Option<MessageId> {
+    Some(MessageId { node: take(input)?, incarnation: take(input)?, number: take(input)? })
 }
 
 pub fn put_bytes(out: &mut BytesMut, bytes: &[u8]) {
@@ -127,6 +138,16 @@ fn take_op(input: &mut Bytes) -> Option<OpId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_come_back_as_they_went() {
+        let id = MessageId { node: 1, incarnation: 7, number: 3 };
+        let mut out = BytesMut::new();
+        put_id(id, &mut out);
+        assert_eq!(out.len(), ID_LEN);
+        assert_eq!(take_id(&mut out.freeze()), Some(id));
+        assert_eq!(take_id(&mut Bytes::from_static(&[0; 23])), None);
+    }
 
     #[test]
     fn messages_come_back_as_they_went_and_what_is_cut_is_none() {

@@ -8,8 +8,8 @@
 //!                 v
 //!              site.rs  <-->  the core's protocol  what happens, and what is to be done
 //!              |     |
-//!      order.rs      database.rs                   received, ordered, stable; executed, applied, committed
-//!  freshness.rs                                    up to where a query must see
+//!     the core's     database.rs                  received, ordered, stable; executed, applied, committed
+//!     multicast     freshness.rs                  up to where a query must see
 //!   likeness.rs                                    what has to be the same at all
 //!       |     |
 //!   messages.rs  the log that all sites share      between sites
@@ -22,7 +22,6 @@ mod database;
 mod freshness;
 mod likeness;
 mod messages;
-mod order;
 pub mod peers;
 mod request;
 mod site;

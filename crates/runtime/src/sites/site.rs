@@ -37,8 +37,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::database::{Answer, ApplyError, Begin, Contained, Database, KEEP_ROWS, Ran};
 use super::likeness::Likeness;
-use super::messages::SiteMessage;
-use super::order::{MessageId, Order};
+use super::messages::{SiteMessage, take_id};
 use super::request::Request;
 use super::spoken::{Ask, Beginning, Kept, Said};
 use super::transaction::Transaction;
@@ -50,6 +49,7 @@ use crate::lane::{Lane, LaneError};
 use crate::nodes::links::Links;
 use crate::record::Record;
 use crate::server::log::LogHistory;
+use onecopy_core::multicast::{MessageId, Order};
 
 /// How often a site says that it lives, and looks whether others do.
 pub const ALIVE_PAUSE: Duration = Duration::from_millis(100);
@@ -236,7 +236,7 @@ pub struct Site<'s> {
     events: VecDeque<Event>,
     is_feeding: bool,
     me: NodeId,
-    order: Order,
+    order: Order<Bytes>,
     history: LogHistory,
     open: HashMap<TxnId, Open>,
     by_id: HashMap<MessageId, TxnId>,
@@ -597,7 +597,7 @@ fn written(
             Ok(None) => return Err(Ended::Log(format!("place {place} is not in the log"))),
             Err(error) => return Err(Ended::Log(format!("read place {place} of the log: {error}"))),
         };
-        let id = MessageId::take(&mut body);
+        let id = take_id(&mut body);
         if id.as_ref() != contained.places.get(&place) {
             return Err(Ended::Diverged(format!(
                 "its database has committed another transaction at place {place} than the log has there"

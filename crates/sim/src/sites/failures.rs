@@ -9,7 +9,7 @@
 //! answered, and all sites have to contain the log.
 //!
 //! - `setup`: how they fail, and who decides;
-//! - `log`, `order`: the order of messages, and how far each has come at a site;
+//! - `log`: the order of messages; how far each has come at a site, the core's [`Order`](onecopy_core::multicast::Order) says, as in real processes;
 //! - `database`, `site`: what a site consists of;
 //! - `network`: messages, elections, and what is done by the clock;
 //! - `heard`: what other sites say, and what stands in the log;
@@ -23,7 +23,6 @@ mod heard;
 mod judge;
 mod log;
 mod network;
-mod order;
 mod setup;
 mod site;
 mod work;
@@ -31,6 +30,7 @@ mod work;
 use std::collections::{BTreeMap, BTreeSet};
 
 use onecopy_core::map::HashMap;
+use onecopy_core::multicast::MessageId;
 use onecopy_core::{
     AccessSet, Begin, ClassId, Csn, Epoch, Event, Instant, NodeId, OpId, Place, SessionId, Statement,
     StatementKind, TxnId,
@@ -47,7 +47,7 @@ pub use setup::{Bug, Failing, Family};
 use database::Database;
 use happenings::Happening;
 use judge::End;
-use log::{MessageId, SharedLog};
+use log::SharedLog;
 use site::{Beginning, Open, Outcome, Pending, Reply, Site, Standing};
 
 const ARRIVALS_STREAM: u64 = u64::MAX - 4;
@@ -340,6 +340,11 @@ impl<'a> Simulation<'a> {
     }
 }
 
+/// Which message of all it is that were sent: they are numbered over all sites.
+fn index_of(id: MessageId) -> usize {
+    id.number as usize - 1
+}
+
 /// From clients.
 impl Simulation<'_> {
     fn schedule_arrival(&mut self) {
@@ -379,7 +384,8 @@ impl Simulation<'_> {
 
     fn name(&mut self, sent: Sent) -> MessageId {
         self.messages.push(sent);
-        MessageId(self.messages.len() - 1)
+        // All count together, as if one had sent them: who did is kept beside.
+        MessageId { node: 0, incarnation: 1, number: self.messages.len() as u64 }
     }
 
     /// A client's transaction goes to the core.

@@ -19,10 +19,10 @@ use crate::errors::Failure;
 use crate::record::Record;
 use crate::sites::Scheme;
 use crate::sites::database::Answer;
-use crate::sites::messages::SiteMessage;
-use crate::sites::order::{MessageId, Told};
+use crate::sites::messages::{SiteMessage, take_id};
 use crate::sites::request::Request;
 use crate::sites::transaction::Transaction;
+use onecopy_core::multicast::{MessageId, Told};
 
 /// Places of the log that may be under way here at once: a site that is behind takes no more of them than it can work at.
 const READ_MAX: u64 = 128;
@@ -113,7 +113,7 @@ impl Site<'_> {
         self.feed(Event::Message { from, message: CoreMessage::WideArea(message) });
     }
 
-    pub(super) fn tell(&mut self, told: Vec<Told>) {
+    pub(super) fn tell(&mut self, told: Vec<Told<Bytes>>) {
         for one in told {
             match one {
                 Told::Received(id, body) => self.on_received(id, body),
@@ -209,7 +209,7 @@ impl Site<'_> {
                 break;
             }
             let (epoch, id, body) = match self.history.read(place) {
-                Ok(Some((epoch, mut body))) => match MessageId::take(&mut body) {
+                Ok(Some((epoch, mut body))) => match take_id(&mut body) {
                     Some(id) => (Epoch(epoch), id, body),
                     None => (Epoch(epoch), MessageId::default(), body),
                 },

@@ -10,8 +10,8 @@ use crate::nodes;
 use crate::nodes::links::Said;
 use crate::server::log::LogDecisions;
 use crate::sites::database;
-use crate::sites::messages::SiteMessage;
-use crate::sites::order::MessageId;
+use crate::sites::messages::{ID_LEN, SiteMessage, put_id};
+use onecopy_core::multicast::MessageId;
 
 /// Of the node that leads.
 impl Site<'_> {
@@ -51,7 +51,7 @@ impl Site<'_> {
             return;
         };
         leads.is_ready = true;
-        if self.order.is_ahead() {
+        if self.order.told_only().next().is_some() {
             return self.begin_again("places were told by a leader that was lost, and stand in no log");
         }
         self.order.unplaced().into_iter().for_each(|(id, _)| self.give_place(id));
@@ -65,8 +65,8 @@ impl Site<'_> {
         let Some(body) = self.order.body(id) else { return };
         let (epoch, place) = (leads.epoch, leads.next);
         leads.next = place.next();
-        let mut record = BytesMut::with_capacity(MessageId::LEN + body.len());
-        id.put(&mut record);
+        let mut record = BytesMut::with_capacity(ID_LEN + body.len());
+        put_id(id, &mut record);
         record.put_slice(&body);
         let decisions = LogDecisions { log: self.around.log.clone(), epoch };
         if let Err(error) = decisions.append_whole(place, record.freeze()) {

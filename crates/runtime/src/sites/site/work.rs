@@ -22,8 +22,8 @@ use crate::sites::Scheme;
 use crate::sites::database;
 use crate::sites::database::{Answer, ApplyError, Begin, Ran};
 use crate::sites::messages::SiteMessage;
-use crate::sites::order::MessageId;
 use crate::sites::request::Request;
+use onecopy_core::multicast::MessageId;
 
 /// How often an update is executed again that its server gives up: for some minutes.
 const LOSSES_MAX: u32 = 200;

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use onecopy_core::multicast::MessageId;
 use onecopy_core::{Csn, TxnId};
 
-use super::log::{MessageId, SharedLog};
+use super::log::SharedLog;
 
 /// What a register holds: who wrote it, and what that one had found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

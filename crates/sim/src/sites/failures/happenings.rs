@@ -6,7 +6,7 @@ use onecopy_workload::random;
 
 use super::judge::End;
 use super::site::{Beginning, Ended};
-use super::{Bug, Packet, Simulation, Standing};
+use super::{Bug, Packet, Simulation, Standing, index_of};
 use crate::server::Server;
 
 /// Between the end of a beginning and the next one, while the server stays.
@@ -282,7 +282,7 @@ impl Simulation<'_> {
             if is_compared && self.log.read(site, place).map(|(_, id)| id) != Some(id) {
                 return None;
             }
-            let access = self.messages[id.0].asks.as_ref().map(|(_, _, access, _)| access.clone());
+            let access = self.messages[index_of(id)].asks.as_ref().map(|(_, _, access, _)| access.clone());
             written.push((place, access.unwrap_or_default()));
         }
         Some(written)

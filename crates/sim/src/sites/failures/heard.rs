@@ -1,14 +1,13 @@
 //! What other sites say, and what stands in the log.
 
 use onecopy_core::event::{Event, Moment, Place};
+use onecopy_core::multicast::{MessageId, Told};
 use onecopy_core::protocol::{certified, wide_area};
 use onecopy_core::{Csn, Epoch, Message, NodeId, TxnId};
 
 use super::judge::End;
-use super::log::MessageId;
-use super::order::{Orphaned, Told};
 use super::site::{Ended, Open, Outcome};
-use super::{Bug, OF_OTHERS, Packet, Simulation};
+use super::{Bug, OF_OTHERS, Packet, Simulation, index_of};
 
 /// Places of the log that may be under way here at once.
 const READ_MAX: u64 = 128;
@@ -77,10 +76,10 @@ impl Simulation<'_> {
         self.feed(site, Event::Message { from, message: Message::WideArea(message) });
     }
 
-    pub(super) fn tell(&mut self, site: usize, told: Vec<Told>) {
+    pub(super) fn tell(&mut self, site: usize, told: Vec<Told<()>>) {
         for one in told {
             match one {
-                Told::Received(id) => self.on_received(site, id),
+                Told::Received(id, ()) => self.on_received(site, id),
                 Told::Ordered(id, place, epoch) => {
                     self.sites[site].now.placed.insert(id, (place, epoch));
                     self.on_moment(site, id, Moment::Ordered, place);
@@ -94,13 +93,13 @@ impl Simulation<'_> {
     }
 
     fn on_received(&mut self, site: usize, id: MessageId) {
-        let sent = &self.messages[id.0];
+        let sent = &self.messages[index_of(id)];
         let now = &mut self.sites[site].now;
         if now.found_ids.contains(&id) {
             // The database contained it before the log was known to.
             return;
         }
-        let txn = *now.by_id.entry(id).or_insert(TxnId(OF_OTHERS + id.0 as u64));
+        let txn = *now.by_id.entry(id).or_insert(TxnId(OF_OTHERS + id.number));
         let shipped = sent.asks.as_ref().map(|(.., reply)| reply.clone());
         let open = || Open { shipped, ..Open::new(sent.of, true, Some(id), false) };
         now.open.entry(txn).or_insert_with(open);
@@ -125,7 +124,7 @@ impl Simulation<'_> {
     }
 
     fn deliver(&mut self, site: usize, id: MessageId, txn: TxnId, moment: Moment, place: Csn) {
-        let sent = &self.messages[id.0];
+        let sent = &self.messages[index_of(id)];
         let from = NodeId(sent.from as u16);
         let message = match &sent.asks {
             Some((op, snapshot, access, _)) => {
@@ -186,13 +185,13 @@ impl Simulation<'_> {
         let order = &mut self.sites[site].now.order;
         let had_stood = order.has_stood(id);
         let mut told = Vec::new();
-        match order.on_stable(place, (epoch, id), &mut told) {
+        match order.on_stable(place, epoch, id, (), &mut told) {
             Ok(()) if had_stood => self.note_nothing(site, place, id),
             Ok(()) => self.tell(site, told),
-            Err(Orphaned) if self.failing.bug == Some(Bug::ToldPlacesStand) => {
+            Err(_) if self.failing.bug == Some(Bug::ToldPlacesStand) => {
                 self.sites[site].now.order.pass_over(place, id);
             }
-            Err(Orphaned) => self.begin_again(site, "begun anew: a place that was told is another message's"),
+            Err(_) => self.begin_again(site, "begun anew: a place that was told is another message's"),
         }
         if let Some(leads) = &mut self.sites[site].leads {
             leads.given.remove(&id);

@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use onecopy_core::multicast::MessageId;
 use onecopy_core::{Csn, Instant, TxnId};
 
 use super::database::{Found, Version};
-use super::log::MessageId;
 use super::site::Reply;
-use super::{Failed, Fault, Simulation, Txn};
+use super::{Failed, Fault, Simulation, Txn, index_of};
 use crate::check::{History, MalformedHistory, Operation, Process, Register, Status, Transaction, Value};
 
 /// What a client knows of its transaction.
@@ -96,7 +96,7 @@ impl Simulation<'_> {
         let mut happened = Happened::new();
         let mut copy: BTreeMap<u64, Version> = BTreeMap::new();
         for (place, id) in first.changed() {
-            let of = self.messages[id.0].of;
+            let of = self.messages[index_of(id)].of;
             let (txn, arriving) = (TxnId(of as u64), &self.txns[of].arriving);
             let found: Found = arriving.reads.iter().map(|register| copy.get(register).copied()).collect();
             let version = Version::new(txn, &found);
@@ -109,7 +109,8 @@ impl Simulation<'_> {
             }
         }
         if !self.family.is_certified() {
-            let stand: BTreeSet<usize> = self.log.durable().iter().map(|id| self.messages[id.0].of).collect();
+            let stand: BTreeSet<usize> =
+                self.log.durable().iter().map(|id| self.messages[index_of(*id)].of).collect();
             let is_missing = |of: &&usize| !self.txns[**of].arriving.fails && !happened.contains_key(*of);
             let missing = stand.iter().filter(is_missing).count() as u64;
             faults.extend((missing > 0).then_some(Fault::Missing { missing }));

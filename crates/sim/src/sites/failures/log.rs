@@ -8,11 +8,8 @@
 //! - a disk's epoch and length, compared in this order, never go down;
 //! - what was durable once stands at the same place in the log of each later leader.
 
+use onecopy_core::multicast::MessageId;
 use onecopy_core::{Csn, Epoch};
-
-/// A message to all sites, by when it was sent first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(super) struct MessageId(pub(super) usize);
 
 /// What one leader has given places, and what it took over.
 #[derive(Debug)]
@@ -207,8 +204,12 @@ impl SharedLog {
 mod tests {
     use super::*;
 
-    const A: MessageId = MessageId(1);
-    const B: MessageId = MessageId(2);
+    const fn message(number: u64) -> MessageId {
+        MessageId { node: 0, incarnation: 1, number }
+    }
+
+    const A: MessageId = message(1);
+    const B: MessageId = message(2);
 
     fn led_by(site: usize, voters: &[usize], log: &mut SharedLog) -> Epoch {
         log.elect(site, voters).expect("these are a majority")
@@ -227,11 +228,11 @@ mod tests {
         );
         assert_eq!(log.elect(2, &[1, 2]), None, "the other has what is durable");
         let second = led_by(1, &[1, 2], &mut log);
-        assert_eq!(log.append(second, MessageId(3)), Csn(2));
+        assert_eq!(log.append(second, message(3)), Csn(2));
         assert!(log.write(1, second, 2) && log.write(2, second, 2));
         log.acknowledged(second, 1, 2);
         log.acknowledged(second, 2, 2);
-        assert_eq!(log.durable(), [A, MessageId(3)]);
+        assert_eq!(log.durable(), [A, message(3)]);
         assert_eq!(log.hears(0, second), Heard::New);
         assert!(!log.write(0, first, 9), "nobody hears the first one any more");
         assert!(log.is_kept());

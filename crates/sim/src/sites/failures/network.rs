@@ -1,11 +1,12 @@
 //! Messages, elections, and what is done by the clock.
 
+use onecopy_core::multicast::MessageId;
 use onecopy_core::{Csn, Epoch, Event, Instant, NodeId};
 use onecopy_workload::random;
 
-use super::log::{Heard, MessageId};
+use super::log::Heard;
 use super::site::Leads;
-use super::{Bug, Fault, Job, Packet, Simulation, Standing, Wake};
+use super::{Bug, Fault, Job, Packet, Simulation, Standing, Wake, index_of};
 use crate::server::Kind;
 
 /// Between sites.
@@ -161,13 +162,13 @@ impl Simulation<'_> {
             return self.begin_again(site, "begun anew to lead: places were told that stand in no log");
         }
         let unplaced = at.now.order.unplaced();
-        unplaced.into_iter().for_each(|id| self.give_place(site, id));
+        unplaced.into_iter().for_each(|(id, ())| self.give_place(site, id));
     }
 
     pub(super) fn give_place(&mut self, site: usize, id: MessageId) {
         let at = &mut self.sites[site];
         let Some(leads) = at.leads.as_mut().filter(|leads| leads.is_ready) else { return };
-        if !leads.given.insert(id) || !at.now.order.has(id) {
+        if !leads.given.insert(id) || at.now.order.body(id).is_none() {
             return;
         }
         let epoch = leads.epoch;
@@ -252,10 +253,10 @@ impl Simulation<'_> {
         self.sites[site].now.pass_on_at = self.after(self.failing.resend_ns);
         let unplaced = self.sites[site].now.order.unplaced();
         let before = std::mem::take(&mut self.sites[site].now.unplaced);
-        for id in unplaced {
+        for (id, ()) in unplaced {
             // An own one of before this process was lost is nobody's to send but this.
             let is_sent_again = match self.has_bug(Bug::OwnNotPassedOn) {
-                true => self.messages[id.0].from == site,
+                true => self.messages[index_of(id)].from == site,
                 false => self.sites[site].pending.contains_key(&id),
             };
             if before.contains(&id) && !is_sent_again {
@@ -272,7 +273,7 @@ impl Simulation<'_> {
 
     pub(super) fn take_message(&mut self, site: usize, id: MessageId) {
         let mut told = Vec::new();
-        let is_new = self.sites[site].now.order.on_message(id, &mut told);
+        let is_new = self.sites[site].now.order.on_message(id, (), &mut told);
         // That it is here comes before its place.
         self.tell(site, told);
         if is_new {

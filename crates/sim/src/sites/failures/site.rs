@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use onecopy_core::map::HashMap;
+use onecopy_core::multicast::{MessageId, Order};
 use onecopy_core::protocol::wide_area::Message;
 use onecopy_core::protocol::{Position, Protocol};
 use onecopy_core::{Csn, Epoch, Event, Instant, NodeId, OpId, TxnId};
 
 use super::database::{Database, Found};
-use super::log::MessageId;
-use super::order::Order;
 
 /// Whether a site works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,7 +116,7 @@ pub(super) struct Beginning {
     pub(super) core: Box<dyn Protocol>,
     pub(super) events: VecDeque<Event>,
     pub(super) is_feeding: bool,
-    pub(super) order: Order,
+    pub(super) order: Order<()>,
     pub(super) open: HashMap<TxnId, Open>,
     pub(super) by_id: HashMap<MessageId, TxnId>,
     /// Where a message stands, and who gave it that place.
@@ -161,7 +160,7 @@ impl Beginning {
         Beginning {
             events: VecDeque::new(),
             is_feeding: false,
-            order: Order::default(),
+            order: Order::new(Csn(0)),
             open: HashMap::default(),
             by_id: HashMap::default(),
             placed: HashMap::default(),

@@ -2,6 +2,7 @@
 
 use onecopy_core::effect::Effect;
 use onecopy_core::event::{Event, Outcome as Executed, Place};
+use onecopy_core::multicast::MessageId;
 use onecopy_core::protocol::certified::Commits;
 use onecopy_core::protocol::{Position, certified, wide_area};
 use onecopy_core::{Csn, Message, NodeId, OpId, ReplicaId, TxnId};
@@ -9,7 +10,6 @@ use onecopy_workload::random;
 
 use super::database::{Commit, Version};
 use super::judge::End;
-use super::log::MessageId;
 use super::site::{Open, Outcome, Pending, Reply};
 use super::{Family, Fault, Job, Packet, Sent, Simulation};
 use crate::server::Kind;

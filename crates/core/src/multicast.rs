@@ -5,15 +5,14 @@
 //! stands in the log is the order; a place that the leader told before it was lost may be given to another message.
 //!
 //! Invariants:
-//! - of each message each moment is told once, and in the order of [`Moment`](onecopy_core::event::Moment);
+//! - of each message each moment is told once, and in the order of [`Moment`](crate::event::Moment);
 //! - places are told as ordered in their order without gaps, and so as stable;
 //! - what stands in the log twice, since its sender did not hear of it and sent it again, counts where it stands first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
-use hashbrown::HashMap;
-use onecopy_core::{Csn, Epoch};
+use crate::ids::{Csn, Epoch};
+use crate::map::HashMap;
 
 /// Names a message.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -26,40 +25,31 @@ pub struct MessageId {
     pub number: u64,
 }
 
-impl MessageId {
-    pub const LEN: usize = 24;
-
-    pub fn put(&self, out: &mut BytesMut) {
-        [self.node, self.incarnation, self.number].into_iter().for_each(|number| out.put_u64(number));
-    }
-
-    pub fn take(input: &mut Bytes) -> Option<MessageId> {
-        let mut next = || input.try_get_u64().ok();
-        Some(MessageId { node: next()?, incarnation: next()?, number: next()? })
-    }
-}
-
 /// What is to be told of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Told {
-    Received(MessageId, Bytes),
-    /// With the epoch in which it was given its place: where both are the same at two sites, so is everything before.
+pub enum Told<B> {
+    /// It is here, with what it says.
+    Received(MessageId, B),
+    /// Its place is known, with the epoch in which it was given its place: where both are the same at two sites, so is everything before.
     Ordered(MessageId, Csn, Epoch),
+    /// It stands there on a majority of disks.
     Stable(MessageId, Csn),
 }
 
 /// A place that was told, and perhaps committed here, is another message's in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Orphaned {
+    /// The place.
     pub place: Csn,
+    /// What was told to stand there.
     pub told: MessageId,
 }
 
-/// See the module.
+/// How far messages have come at one site; what they say is of type `B`.
 #[derive(Debug)]
-pub struct Order {
+pub struct Order<B> {
     /// Received, and not stable yet.
-    here: HashMap<MessageId, Bytes>,
+    here: HashMap<MessageId, B>,
     /// The newest epoch in which a leader has told places.
     epoch: Epoch,
     /// Places that a leader has told, beyond those that were told on.
@@ -74,11 +64,12 @@ pub struct Order {
     stood: Stood,
 }
 
-impl Order {
+impl<B: Clone> Order<B> {
     /// Of a site whose database contains all up to a place.
-    pub fn new(contained: Csn) -> Order {
+    #[must_use]
+    pub fn new(contained: Csn) -> Order<B> {
         Order {
-            here: HashMap::new(),
+            here: HashMap::default(),
             epoch: Epoch(0),
             noted: BTreeMap::new(),
             ordered: BTreeMap::new(),
@@ -90,22 +81,26 @@ impl Order {
     }
 
     /// The last place that was told as stable, or passed over.
+    #[must_use]
     pub fn stable_up_to(&self) -> Csn {
         self.stable_up_to
     }
 
     /// The last place that was told as ordered, or passed over.
+    #[must_use]
     pub fn ordered_up_to(&self) -> Csn {
         self.ordered_up_to
     }
 
     /// Whether a message stands in the log already.
+    #[must_use]
     pub fn has_stood(&self, id: MessageId) -> bool {
         self.stood.has(id)
     }
 
     /// Those that have no place in the log yet, by name.
-    pub fn unplaced(&self) -> Vec<(MessageId, Bytes)> {
+    #[must_use]
+    pub fn unplaced(&self) -> Vec<(MessageId, B)> {
         let placed: BTreeSet<MessageId> = self.ordered.values().chain(self.noted.values()).copied().collect();
         let mut found: Vec<_> = self.here.iter().map(|(id, body)| (*id, body.clone())).collect();
         found.retain(|(id, _)| !placed.contains(id));
@@ -114,7 +109,8 @@ impl Order {
     }
 
     /// What a message says that is here and not stable yet.
-    pub fn body(&self, id: MessageId) -> Option<Bytes> {
+    #[must_use]
+    pub fn body(&self, id: MessageId) -> Option<B> {
         self.here.get(&id).cloned()
     }
 
@@ -126,13 +122,13 @@ impl Order {
         }
     }
 
-    /// Whether places were told that are not known to be in the log.
-    pub fn is_ahead(&self) -> bool {
-        !self.ordered.is_empty()
+    /// Places that were told and are not known to be in the log.
+    pub fn told_only(&self) -> impl Iterator<Item = (Csn, MessageId)> {
+        self.ordered.iter().map(|(place, id)| (*place, *id))
     }
 
     /// A message has come from its sender. Returns whether that is news.
-    pub fn on_message(&mut self, id: MessageId, body: Bytes, told: &mut Vec<Told>) -> bool {
+    pub fn on_message(&mut self, id: MessageId, body: B, told: &mut Vec<Told<B>>) -> bool {
         if self.stood.has(id) || self.here.contains_key(&id) {
             return false;
         }
@@ -143,7 +139,7 @@ impl Order {
     }
 
     /// The leader of an epoch has given a message a place.
-    pub fn on_place(&mut self, epoch: Epoch, place: Csn, id: MessageId, told: &mut Vec<Told>) {
+    pub fn on_place(&mut self, epoch: Epoch, place: Csn, id: MessageId, told: &mut Vec<Told<B>>) {
         if epoch < self.epoch {
             return;
         }
@@ -154,7 +150,7 @@ impl Order {
         }
     }
 
-    fn tell_ordered(&mut self, told: &mut Vec<Told>) {
+    fn tell_ordered(&mut self, told: &mut Vec<Told<B>>) {
         while self.stable_up_to >= self.doubted_up_to {
             let next = self.ordered_up_to.next();
             let Some(id) = self.noted.get(&next).copied().filter(|id| self.here.contains_key(id)) else {
@@ -180,8 +176,8 @@ impl Order {
         place: Csn,
         epoch: Epoch,
         id: MessageId,
-        body: Bytes,
-        told: &mut Vec<Told>,
+        body: B,
+        told: &mut Vec<Told<B>>,
     ) -> Result<(), Orphaned> {
         let before = self.ordered.remove(&place);
         let is_ahead = self.ordered.values().any(|known| *known == id);
@@ -262,19 +258,19 @@ mod tests {
         MessageId { node: 1, incarnation: 7, number }
     }
 
-    fn body() -> Bytes {
-        Bytes::from_static(b"UPDATE")
+    fn body() -> &'static str {
+        "UPDATE"
     }
 
-    fn received(number: u64) -> Told {
+    fn received(number: u64) -> Told<&'static str> {
         Told::Received(id(number), body())
     }
 
-    fn ordered(number: u64, place: u64) -> Told {
+    fn ordered(number: u64, place: u64) -> Told<&'static str> {
         Told::Ordered(id(number), Csn(place), Epoch(1))
     }
 
-    fn stable(number: u64, place: u64) -> Told {
+    fn stable(number: u64, place: u64) -> Told<&'static str> {
         Told::Stable(id(number), Csn(place))
     }
 
@@ -371,14 +367,5 @@ mod tests {
         order.on_stable(Csn(1), Epoch(1), id(1), body(), &mut told).unwrap();
         order.on_stable(Csn(2), Epoch(1), id(1), body(), &mut told).unwrap();
         assert_eq!(told, [received(1), ordered(1, 1), stable(1, 1)]);
-    }
-
-    #[test]
-    fn names_come_back_as_they_went() {
-        let mut out = BytesMut::new();
-        id(3).put(&mut out);
-        assert_eq!(out.len(), MessageId::LEN);
-        assert_eq!(MessageId::take(&mut out.freeze()), Some(id(3)));
-        assert_eq!(MessageId::take(&mut Bytes::from_static(&[0; 23])), None);
     }
 }
