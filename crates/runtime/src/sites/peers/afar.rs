@@ -16,7 +16,6 @@ use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
 use super::crossing::{Changed, Changes, Gathered, Gathering, Said, collect, in_messages};
 use super::parts::{self, Parts, Row, Rows, Wanted, Which};
 use super::{Done, LOSSES_MAX, LOST_PAUSE, Open, Peer};
-use crate::agent::quote;
 use crate::errors::Failure;
 use crate::lane::{Lane, LaneError};
 use crate::nodes::links;
@@ -617,60 +616,6 @@ async fn try_again(
     }
     tokio::time::sleep(LOST_PAUSE).await;
     Ok(())
-}
-
-/// What a server has of divided tables before its peer serves.
-pub struct Found {
-    /// Rows that belong to other peers.
-    pub others: u64,
-    /// How rows were dealt before, if they were.
-    pub dealt: Option<String>,
-    /// The server does not know what its bytes mean, so rows cannot be read as text.
-    pub is_bytes: bool,
-    /// A constraint that rows need not satisfy.
-    pub unchecked: Option<String>,
-    /// A digest of all rows.
-    pub contents: String,
-}
-
-/// Looks at a server before its peer serves.
-///
-/// # Errors
-/// When the server cannot be asked.
-pub async fn look(database: &Database, parts: &Parts, me: NodeId) -> Result<Found, LaneError> {
-    let mut lane = database.lend().await?;
-    parts::open(&mut lane).await?;
-    let others = parts.count_others(&mut lane, me).await?;
-    let exists = lane.query("SELECT pg_catalog.to_regclass('onecopy.parts') IS NOT NULL").await?;
-    let dealt = match exists.first().and_then(|row| row.first()).and_then(Option::as_deref) {
-        Some("t") => {
-            lane.query("SELECT division FROM onecopy.parts").await?.into_iter().flatten().flatten().next()
-        }
-        _ => None,
-    };
-    let encoding = lane.query("SHOW server_encoding").await?.into_iter().flatten().flatten().next();
-    let (unchecked, contents) = (parts.unchecked(&mut lane).await?, parts.digest(&mut lane).await?);
-    database.leave(lane).await;
-    let is_bytes = encoding.as_deref() == Some("SQL_ASCII");
-    Ok(Found { others, dealt, is_bytes, unchecked, contents })
-}
-
-/// Removes what a peer has of rows that belong to others, and notes how they were dealt. Returns how many.
-///
-/// # Errors
-/// When the server cannot do it.
-pub async fn deal(database: &Database, parts: &Parts, me: NodeId) -> Result<u64, LaneError> {
-    let mut lane = database.lend().await?;
-    parts::open(&mut lane).await?;
-    let others = parts.keep_own(&mut lane, &parts.everything(), me).await?;
-    lane.command(&format!(
-        "CREATE SCHEMA IF NOT EXISTS onecopy; CREATE TABLE IF NOT EXISTS onecopy.parts (division text NOT NULL); \
-         DELETE FROM onecopy.parts; INSERT INTO onecopy.parts VALUES ({})",
-        quote(&parts.shown())
-    ))
-    .await?;
-    database.commit_durably(lane).await?;
-    Ok(others)
 }
 
 impl Open {

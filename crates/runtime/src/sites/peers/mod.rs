@@ -11,7 +11,7 @@
 //!     codec.rs
 //! ```
 //!
-//! Of divided tables: [`parts`] is what a server has of them, [`afar`] what is about rows that are elsewhere, [`crossing`] what peers say of it.
+//! Of divided tables: [`parts`] is what a server has of them, [`afar`] what is about rows that are elsewhere, [`crossing`] what peers say of it; [`dealing`] is how rows come to their peers.
 //!
 //! What peers have agreed on is in their memory only, as in the paper. So if one of them is lost, or its server is, all end: what one of them has
 //! committed and told its client may be missing elsewhere.
@@ -22,6 +22,7 @@ mod afar;
 mod channel;
 mod codec;
 mod crossing;
+mod dealing;
 mod parts;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -47,7 +48,7 @@ use tokio::sync::{mpsc, oneshot};
 use self::afar::{Afar, DoneAfar, Elsewhere};
 use self::channel::{Came, Channel};
 use self::parts::{Parts, Wanted};
-use super::database::{self, Answer, ApplyError, Begin, Database, Ran};
+use super::database::{self, Answer, ApplyError, Begin, Ran};
 use super::likeness::{self, Likeness};
 use super::messages::{put_bytes, take_bytes};
 use super::transaction::Transaction;
@@ -175,7 +176,7 @@ pub async fn serve(
     // Before rows are dealt, all peers must have the same.
     let (deals, contents) = match parts.is_empty() {
         true => (false, String::new()),
-        false => look_at_parts(&settings, &database, &parts, me).await?,
+        false => dealing::look_before_serving(&settings, &database, &parts, me).await?,
     };
     let mut by_clients = by_clients.to_vec();
     by_clients.sort_unstable();
@@ -234,51 +235,6 @@ pub async fn serve(
     }
     peers.end();
     ended
-}
-
-/// Whether rows of tables that are divided by a column are to be removed here, since they belong to others, and a digest of what there is before that.
-///
-/// # Errors
-/// If there are such rows, and they are not to be, or were dealt in another way before.
-async fn look_at_parts(
-    settings: &Settings,
-    database: &Database,
-    parts: &Parts,
-    me: NodeId,
-) -> Result<(bool, String), ServeError> {
-    let failed = |error: LaneError| ServeError::Replicas(format!("look at divided tables: {error}"));
-    let found = afar::look(database, parts, me).await.map_err(failed)?;
-    let afar::Found { others, dealt, is_bytes, unchecked, contents } = found;
-    if let Some(what) = unchecked {
-        let what = format!(
-            "peers.parts: rows that come from another peer could not be added, since they need not satisfy {what}, which is NOT VALID: have PostgreSQL VALIDATE it"
-        );
-        return Err(ServeError::Settings(what));
-    }
-    if is_bytes {
-        return Err(ServeError::Settings(
-            "peers.parts needs a database whose encoding is known, and this one's is SQL_ASCII".to_owned(),
-        ));
-    }
-    let refused = |what: &str| {
-        Err(ServeError::Settings(format!(
-            "{others} rows of tables in peers.parts belong to other peers; {what}"
-        )))
-    };
-    match dealt {
-        Some(dealt) if dealt != parts.shown() && others > 0 => refused(
-            "rows were dealt by other columns, bounds or peers before, so no server may have them all: bring each row to its peer, by pg_dump or COPY, and drop the table onecopy.parts at all",
-        ),
-        Some(dealt) if dealt == parts.shown() && others > 0 => refused(
-            "they were not there when rows were dealt: see whether their peers have them, and remove them here",
-        ),
-        None if others > 0 && !settings.deals => refused(
-            "if all databases were copied whole, so that each has all rows, start all peers once with peers.deals = true, by which each removes what is not its own",
-        ),
-        Some(_) => Ok((false, String::new())),
-        None if settings.deals => Ok((true, contents)),
-        None => Ok((false, String::new())),
-    }
 }
 
 /// What is done with connections of other peers.
@@ -500,7 +456,7 @@ impl Peer {
     /// Removes rows of others, once all are known to be alike.
     async fn deal(&mut self) {
         self.deals = false;
-        match afar::deal(&self.shared.database, &self.parts, self.me).await {
+        match dealing::deal(&self.shared.database, &self.parts, self.me).await {
             Ok(others) => tracing::info!(others, "removed rows of divided tables that belong to other peers"),
             Err(error) => self.end(format!("rows of other peers cannot be removed: {error}")),
         }
