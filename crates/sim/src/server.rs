@@ -171,6 +171,14 @@ impl<J> Server<J> {
         })
     }
 
+    /// When that is, if it is not on the calendar of the one who drives this, who puts it there.
+    pub(crate) fn expect_completion(&mut self) -> Option<Instant> {
+        let is_sooner = |at: &Instant| self.expected.is_none_or(|expected| *at < expected);
+        let at = self.next_completion().filter(is_sooner)?;
+        self.expected = Some(at);
+        Some(at)
+    }
+
     /// Time spent since the last call, up to now.
     pub(crate) fn take_busy(&mut self, now: Instant) -> Busy {
         self.advance(now);

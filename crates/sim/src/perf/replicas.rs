@@ -216,11 +216,8 @@ impl Simulation<'_> {
 
     /// Puts the next completion on the calendar, unless something earlier is there for this replica: that will look again.
     fn expect_completion(&mut self, replica: ReplicaId) {
-        let server = &mut self.replicas[usize::from(replica.0)].server;
-        let Some(next) = server.next_completion() else { return };
-        if server.expected.is_none_or(|expected| next < expected) {
-            server.expected = Some(next);
-            self.queue.schedule(next, Wake::Completion(replica));
+        if let Some(at) = self.replicas[usize::from(replica.0)].server.expect_completion() {
+            self.queue.schedule(at, Wake::Completion(replica));
         }
     }
 

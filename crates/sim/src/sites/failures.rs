@@ -448,10 +448,7 @@ impl Simulation<'_> {
     }
 
     fn expect_completion(&mut self, site: usize) {
-        let server = &mut self.servers[site];
-        let next = server.next_completion();
-        if let Some(at) = next.filter(|at| server.expected.is_none_or(|expected| *at < expected)) {
-            server.expected = Some(at);
+        if let Some(at) = self.servers[site].expect_completion() {
             self.queue.schedule(at, Wake::Completion(site));
         }
     }
