@@ -37,6 +37,7 @@ pub fn runtime_settings(loaded: &Loaded) -> Settings {
         divided: config.peers.divided.clone(),
         parts: config.peers.parts.iter().map(part).collect(),
         deals: config.peers.deals,
+        granules: config.peers.granules,
         coalesces: config.peers.coalesces,
         log: LogSettings {
             dir: config.log.dir.clone(),

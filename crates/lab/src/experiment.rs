@@ -163,6 +163,9 @@ impl Experiment {
     }
 
     pub(crate) fn items(&self) -> Items {
+        if self.has(Variation::CutTables) {
+            return Items::Rows;
+        }
         match (self.system, self.has(Variation::OnTables)) {
             ("onecopy", false) => Items::Rows,
             ("onecopy", true) => Items::Tables,

@@ -5,14 +5,16 @@ use std::fmt::Display;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use onecopy_core::peers::granules::Granules;
 use onecopy_core::peers::parts::{Division, Divisions};
 use onecopy_core::protocol::{Engine, apart_by_name, peers_by_name};
-use onecopy_core::{Csn, Protocol};
+use onecopy_core::{ColumnId, Csn, Protocol, TableId};
 use onecopy_sim::perf::{
     AuctionSite, Board, Bookstore, Fault, Measured, Outcome, Peak, Profile, RunError, SECOND_NS, Setup,
     Users, Workload, find_peak, find_peak_from, find_peak_near, run, saturating_users, table_id,
 };
 use onecopy_workload::Catalogue;
+use onecopy_workload::catalogue::TableIndex;
 use onecopy_workload::{auction, bulletin_board, tpcw};
 use thiserror::Error;
 
@@ -301,6 +303,18 @@ fn measure(
 /// The table that all peers have, though it is written: pages show whichever of its rows, and join with it.
 const NEVER_DIVIDED: &str = "item";
 
+/// Parts of a table with [`Variation::CutTables`].
+const GRANULES: u16 = 16;
+
+/// Of each table with a primary key, its first column.
+fn columns_of_keys(catalogue: &Catalogue) -> impl Iterator<Item = (TableId, ColumnId)> {
+    (0..).zip(&catalogue.tables).filter_map(|(place, table)| {
+        let first = table.primary_key.first()?;
+        let column = table.columns.iter().position(|column| column.name == *first)?;
+        Some((table_id(TableIndex(place)), ColumnId(column as u16 + 1)))
+    })
+}
+
 /// What runs, as an experiment names it. Peers that divide tables divide what is written, but for the items.
 fn protocol(experiment: &Experiment, catalogue: &Catalogue) -> Box<dyn Protocol> {
     if !experiment.is_of_peers() {
@@ -310,7 +324,11 @@ fn protocol(experiment: &Experiment, catalogue: &Catalogue) -> Box<dyn Protocol>
     let written = catalogue.written().into_iter();
     let divided = written.filter(|table| catalogue.table(*table).name != NEVER_DIVIDED);
     let divided: Divisions = divided.map(|table| (table_id(table), Division::Clients)).collect();
-    peers_by_name(experiment.system, experiment.replicas, &divided)
+    let granules = match experiment.has(Variation::CutTables) {
+        true => Granules::new(GRANULES, columns_of_keys(catalogue)),
+        false => Granules::default(),
+    };
+    peers_by_name(experiment.system, experiment.replicas, &divided, &granules)
         .expect("an experiment has a system that is there")
 }
 

@@ -52,6 +52,8 @@ pub enum Variation {
     OnTables,
     /// At `onecopy`'s databases, applying a write costs as much of executing it as was measured.
     MeasuredApply,
+    /// Peers take tables in parts, by the first columns of their keys, and know which rows statements name.
+    CutTables,
     /// The auction site's visitors walk by the published probabilities, repaired where they did not add up.
     RepairedColumn,
     /// Single updates hold their tables at each database until they are committed there, under table locks.
@@ -112,7 +114,7 @@ const SHORT_READ_MS: f64 = 50.0;
 
 impl Variation {
     /// All of them.
-    pub const ALL: [Variation; 40] = [
+    pub const ALL: [Variation; 41] = [
         Variation::Shared,
         Variation::WritesFirst,
         Variation::Memory,
@@ -133,6 +135,7 @@ impl Variation {
         Variation::LocksCount,
         Variation::OnTables,
         Variation::MeasuredApply,
+        Variation::CutTables,
         Variation::RepairedColumn,
         Variation::HeldUpdates,
         Variation::AskingReads,
@@ -179,6 +182,7 @@ impl Variation {
             Variation::LocksCount => "locks-count",
             Variation::OnTables => "on-tables",
             Variation::MeasuredApply => "measured-apply",
+            Variation::CutTables => "cut-tables",
             Variation::RepairedColumn => "repaired-column",
             Variation::HeldUpdates => "held-updates",
             Variation::AskingReads => "asking-reads",
@@ -247,6 +251,7 @@ impl Variation {
             Variation::FewUsers => "each system with half as many users as saturate four idle databases",
             Variation::LocksCount => "with locks, whoever asks for a table counts as writing it",
             Variation::OnTables => "onecopy counts conflicts on whole tables",
+            Variation::CutTables => "peers take tables in sixteen parts",
             Variation::MeasuredApply => "applying a write costs 0.70 of executing it",
             Variation::RepairedColumn => "fewer visitors of the auction site write",
             Variation::HeldUpdates => "single updates hold their tables until they are committed",
@@ -295,6 +300,7 @@ impl Variation {
             Variation::LongUpdates => experiment.mix != Mix::BulletinBoard,
             Variation::BracketedPages | Variation::RepairedColumn => experiment.mix == Mix::Auction,
             Variation::OnTables | Variation::MeasuredApply => experiment.system == "onecopy",
+            Variation::CutTables => experiment.is_of_peers() && experiment.system != "weak",
             Variation::HeldUpdates => experiment.has_table_locks(),
             Variation::AskingReads => experiment.system == "fixed_conflict" && is_bookstore,
             Variation::SlowNetwork

@@ -35,6 +35,8 @@ pub struct Settings {
     pub parts: Vec<PartSettings>,
     /// Whether a peer that starts removes rows of these that belong to others.
     pub deals: bool,
+    /// Into how many granules peers cut each table that has a primary key; 1 for none.
+    pub granules: u16,
     /// Whether peers leave out updates that the next one hides.
     pub coalesces: bool,
     /// The commit log.

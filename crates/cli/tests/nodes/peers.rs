@@ -37,6 +37,40 @@ fn what_clients_of_all_peers_see_is_strictly_serializable() {
     });
 }
 
+/// Lists of one table that is cut, so that some of them may be written at the same time; others count all of them.
+#[test]
+fn what_clients_of_peers_that_cut_tables_see_is_strictly_serializable() {
+    block_on(async {
+        for protocol in ["invalidation", "lock_distributed", "lock_central"] {
+            let nodes = with_lists(3, false, &[("protocol", protocol), ("peers.granules", "3")]).await;
+            let load = Load::start(&nodes, 3);
+            let client = nodes.client(1).await;
+            for _ in 0..5 {
+                let lists = rows(&client, "SELECT count(*) FROM lists").await;
+                assert_eq!(lists, LISTS.to_string());
+                tokio::time::sleep(Duration::from_millis(400)).await;
+            }
+            let seen = load.end().await;
+            // Rows of different granules may lie in different orders.
+            nodes.everywhere("SELECT * FROM lists ORDER BY id").await;
+            let count = seen.len();
+            println!("{protocol}: {count} transactions");
+            assert!(count > 50, "{protocol}: {count}");
+            let report = check::check(&History::new(seen).unwrap(), Level::StrictSerializable);
+            assert!(report.violations.is_empty(), "{protocol}: {report:?}");
+        }
+    });
+}
+
+#[test]
+fn peers_refuse_granules_that_cannot_be() {
+    block_on(async {
+        let nodes = Nodes::make_sites(2, false, &[("protocol", "invalidation"), ("peers.granules", "0")]);
+        let said = nodes.refusal(0);
+        assert!(said.contains("peers.granules is 0, and has to be from 1"), "{said}");
+    });
+}
+
 /// Nobody asks anybody, so peers differ, or clients have seen what no one copy shows.
 #[test]
 fn weak_keeps_no_promise() {

@@ -26,6 +26,8 @@
 //! Updates may be *coalesced* (section III.C.3): of two that follow each other the first need not be applied if the second hides it ([`RowChange`]). Nobody reads
 //! the table in between, since whoever has heard of the second waits for it.
 //!
+//! Tables may be *cut* into granules, each of which is asked for and has versions like a table (`granules.rs`); *tables* below and in the protocols are these, too.
+//!
 //! Tables may be *divided*: each peer has rows of its own, those that its clients use or those that have certain values, and nobody is asked about them
 //! (`parts.rs`). A statement that writes such tables writes no others.
 //!
@@ -35,6 +37,7 @@
 
 pub mod by_invalidation;
 mod copies;
+pub mod granules;
 pub mod parts;
 mod peer;
 
@@ -51,6 +54,7 @@ use crate::protocol::{Guarantee, Position, Protocol, ReplicaStatus, Statements, 
 use crate::table_queues::{LockMode, TableLocks};
 
 pub(crate) use copies::Copies;
+use granules::Granules;
 use parts::Divisions;
 use peer::Peer;
 
@@ -196,6 +200,13 @@ impl<P: Permission> Peers<P> {
     pub(crate) fn new(name: &'static str, guarantee: Guarantee, nodes: u16, divided: &Divisions) -> Peers<P> {
         let peers = (0..nodes).map(|me| Peer::new(NodeId(me), nodes, divided.clone())).collect();
         Peers { name, guarantee, peers }
+    }
+
+    /// With tables of which parts are taken and written.
+    #[must_use]
+    pub(crate) fn cut(mut self, granules: &Granules) -> Peers<P> {
+        self.peers.iter_mut().for_each(|peer| peer.granules.clone_from(granules));
+        self
     }
 }
 

@@ -1,6 +1,7 @@
 //! One peer: what its clients ask, what its database answers, what other peers send.
 
 use super::copies::{Copies, Next, Update};
+use super::granules::Granules;
 use super::parts::{Divisions, Home, Latches, Ways};
 use super::{Message, Permission, Turn, conflict, others};
 use crate::effect::{Effect, How, Refusal};
@@ -33,6 +34,8 @@ pub(super) struct Peer<P> {
     me: NodeId,
     nodes: u16,
     divided: Divisions,
+    /// Of the tables that are not divided.
+    pub(super) granules: Granules,
     /// On the rows that are here only.
     latches: Latches,
     permission: P,
@@ -54,6 +57,7 @@ impl<P: Permission> Peer<P> {
             me,
             nodes,
             divided,
+            granules: Granules::default(),
             latches: Latches::default(),
             permission: P::new(me, nodes),
             copies: Copies::default(),
@@ -77,9 +81,9 @@ impl<P: Permission> Peer<P> {
             true => LockMode::Read,
             false => LockMode::Write,
         };
-        let tables = statement.access.iter().map(|access| access.item.table);
-        let shared = tables.filter(|table| self.divided.get(*table).is_none());
-        let locks = TableLocks::of_tables(shared.map(|table| (table, mode)));
+        let accesses = statement.access.iter();
+        let shared = accesses.filter(|access| self.divided.get(access.item.table).is_none());
+        let locks = self.granules.locks(shared, mode);
         let asks = P::COORDINATES && !locks.is_empty();
         self.shared_accesses += u64::from(asks);
         self.shared_writes += u64::from(asks && mode == LockMode::Write);

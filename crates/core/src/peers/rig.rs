@@ -1,12 +1,13 @@
 //! Peers with channels and databases between them, and somebody who picks what happens next; and what must come of it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::effect::{Effect, How};
 use crate::event::{Begin, Event, Outcome, Place, RowChange, Statement, StatementKind};
 use crate::ids::{ClassId, Csn, Instant, NodeId, OpId, ReplicaId, SessionId, TxnId};
 use crate::item::{Access, ColumnId, Item, Mode, TableId, ValueHash};
 use crate::message::Message;
+use crate::peers::granules::Granules;
 use crate::peers::parts::{By, Division, Divisions};
 use crate::protocol::Protocol;
 
@@ -165,6 +166,8 @@ pub(crate) struct Run {
     wrong: Option<String>,
     /// Whether there is a table that is divided by a column.
     is_divided: bool,
+    /// Whether there is a table that is cut into granules.
+    is_cut: bool,
 }
 
 /// It has a row for each of these, of which nobody has two; the owner of a row is found by ranges.
@@ -178,8 +181,27 @@ fn row_of(row: u64) -> TableId {
 
 /// Which peer has it; nothing of a table that all have.
 fn owner_of(table: TableId, nodes: u16) -> Option<u16> {
-    let row = table.0.checked_sub(1_000)?;
+    let row = table.0.checked_sub(1_000).filter(|row| *row < ROWS)?;
     Some(Divisions::owner(&ranges(), row as i64, nodes).0)
+}
+
+/// It has a row for each of these, and each peer has all of them.
+pub(crate) const CUT: TableId = TableId(200);
+const CUT_ROWS: u64 = 6;
+
+/// What stands for a row of that one.
+fn row_of_cut(row: u64) -> TableId {
+    TableId(2_000 + row)
+}
+
+/// Fewer than rows.
+pub(crate) fn granules() -> Granules {
+    Granules::new(3, [(CUT, ColumnId(1))])
+}
+
+/// A row of it.
+pub(crate) fn cut_row(row: u64) -> Item {
+    Item::rows(CUT, [(ColumnId(1), ValueHash::of_integer(row as i64))])
 }
 
 fn ranges() -> By {
@@ -204,6 +226,7 @@ impl Run {
             lies: false,
             wrong: None,
             is_divided: false,
+            is_cut: false,
         }
     }
 
@@ -216,6 +239,11 @@ impl Run {
         let by_row = Division::Column(ColumnId(1), ranges());
         let divisions = [(DIVIDED, by_row)].into_iter().collect();
         Run { is_divided: true, ..Run::new(new(nodes, &divisions), nodes, seed) }
+    }
+
+    /// With a table that is cut, beside the others.
+    pub(crate) fn cut(protocol: impl Protocol + 'static, nodes: u16, seed: u64) -> Run {
+        Run { is_cut: true, ..Run::new(protocol, nodes, seed) }
     }
 
     /// Below a bound (xorshift).
@@ -253,6 +281,9 @@ impl Run {
     fn arrive(&mut self) {
         if self.is_divided && self.draw(3) > 0 {
             return self.arrive_at_parts();
+        }
+        if self.is_cut && self.draw(4) > 0 {
+            return self.arrive_at_rows();
         }
         let txn = TxnId(self.txns.len() as u64);
         let (node, writes, fails) =
@@ -313,6 +344,38 @@ impl Run {
         let fails = writes && self.draw(8) == 0;
         let (began, ended, found, change) = (self.step, None, Vec::new(), None);
         let read = Vec::new();
+        self.txns.push(Txn { tables, reads, writes, fails, began, ended, found, read, change });
+        self.feed(node, event);
+    }
+
+    /// A statement about rows of the table that is cut, or about all of it.
+    fn arrive_at_rows(&mut self) {
+        let txn = TxnId(self.txns.len() as u64);
+        let node = self.draw(self.nodes.into()) as u16;
+        let writes = self.draw(2) == 0;
+        let kind = if writes { StatementKind::Write } else { StatementKind::Read };
+        let mode = if writes { Mode::NoKeyExclusive } else { Mode::Shared };
+        let rows: Vec<u64> = match self.draw(4) {
+            0 => (0..CUT_ROWS).collect(),
+            _ => (0..1 + self.draw(2))
+                .map(|_| self.draw(CUT_ROWS))
+                .collect::<BTreeSet<u64>>()
+                .into_iter()
+                .collect(),
+        };
+        let is_whole = rows.len() as u64 == CUT_ROWS;
+        let mut event = comes(txn, kind, &[]);
+        if let Event::Autocommit { statement, .. } = &mut event {
+            let items = match is_whole {
+                true if !self.lies => vec![Item::table(CUT)],
+                _ => rows.iter().take(2).map(|row| cut_row(*row)).collect(),
+            };
+            statement.access.extend(items.into_iter().map(|item| Access::new(item, mode)));
+        }
+        let tables = rows.into_iter().map(row_of_cut).collect();
+        let fails = writes && self.draw(8) == 0;
+        let (began, ended, found, change) = (self.step, None, Vec::new(), None);
+        let (reads, read) = (Vec::new(), Vec::new());
         self.txns.push(Txn { tables, reads, writes, fails, began, ended, found, read, change });
         self.feed(node, event);
     }
@@ -477,7 +540,7 @@ impl Run {
         if let Some(waits) = self.txns.iter().position(|txn| txn.ended.is_none()) {
             return Err(format!("{waits} was never answered: {:?}", self.txns[waits]));
         }
-        for table in (0..TABLES).map(TableId) {
+        for table in (0..TABLES).map(TableId).chain((0..CUT_ROWS).map(row_of_cut)) {
             let of = |node| self.contents.get(&(node, table)).map_or(&[][..], Vec::as_slice);
             if let Some(node) = (1..self.nodes).find(|node| of(*node) != of(0)) {
                 return Err(format!("{table:?} differs at {node}"));

@@ -2,13 +2,14 @@
 
 use super::parts::{Division, Divisions};
 use super::rig::{
-    DIVIDED, DONE, Rig, Run, acknowledge, apply, change, comes, commit, forget, read, update, write,
+    CUT, DIVIDED, DONE, Rig, Run, acknowledge, apply, change, comes, commit, cut_row, forget, granules, read,
+    update, write,
 };
 use super::{Message, Peers, Permission, Turn};
 use crate::effect::{Effect, How, Refusal};
 use crate::event::{Event, Outcome, Place, RowChange, StatementKind};
 use crate::ids::{NodeId, OpId, ReplicaId, TxnId};
-use crate::item::TableId;
+use crate::item::{Access, Item, Mode, TableId};
 use crate::message::Message as AnyMessage;
 use crate::protocol::{Guarantee, Protocol, invalidation, lock_central, lock_distributed, partitioned, weak};
 use crate::table_queues::TableLocks;
@@ -47,6 +48,53 @@ fn tables_divided_by_a_column_are_strictly_serializable_as_a_whole() {
         let judged = Run::divided(nodes, seed, partitioned::new).go(TRANSACTIONS);
         assert_eq!(judged.map(drop), Ok(()), "{nodes} nodes, seed {seed}");
     }
+}
+
+/// Rows of a table that is cut, and all of it, beside other tables.
+#[test]
+fn tables_that_are_cut_are_strictly_serializable_as_a_whole() {
+    fn keeps_it<P: Permission + 'static>(new: impl Fn(u16) -> Peers<P>) {
+        for seed in 0..RUNS {
+            let nodes = 1 + (seed % 4) as u16;
+            let judged = Run::cut(new(nodes).cut(&granules()), nodes, seed).go(TRANSACTIONS);
+            assert_eq!(judged.map(drop), Ok(()), "{nodes} nodes, seed {seed}");
+        }
+    }
+    keeps_it(invalidation::new);
+    keeps_it(lock_distributed::new);
+    keeps_it(lock_central::new);
+}
+
+/// A statement about all rows of which only two are told.
+#[test]
+fn a_table_of_which_too_few_granules_are_taken_is_not() {
+    let what = |seed| {
+        let mut run = Run::cut(invalidation::new(3).cut(&granules()), 3, seed);
+        run.lies = true;
+        run.go(TRANSACTIONS).err()
+    };
+    let wrong: Vec<String> = (0..RUNS).filter_map(what).collect();
+    assert!(wrong.iter().any(|what| what.contains("no order explains")));
+    assert!(wrong.iter().any(|what| what.contains("differs at")));
+}
+
+#[test]
+fn rows_of_other_granules_are_written_at_the_same_time() {
+    let here = NodeId(0);
+    let writes = |txn, items: Vec<Item>| {
+        let mut event = comes(txn, StatementKind::Write, &[]);
+        if let Event::Autocommit { statement, .. } = &mut event {
+            statement.access.extend(items.into_iter().map(|item| Access::new(item, Mode::NoKeyExclusive)));
+        }
+        event
+    };
+    let mut rig = Rig::new(lock_central::new(2).cut(&granules()));
+    // Rows 0 and 1 are of different granules.
+    let (of_0, of_1, of_all) = (TxnId(1), TxnId(2), TxnId(3));
+    rig.at(here, 1, writes(of_0, vec![cut_row(0)]));
+    rig.at(here, 2, writes(of_1, vec![cut_row(1)]));
+    rig.at(here, 3, writes(of_all, vec![Item::table(CUT)]));
+    rig.expect(&[write(of_0, here), write(of_1, here)]);
 }
 
 /// Without latches somebody sees one half of what another one writes.

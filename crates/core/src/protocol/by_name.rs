@@ -1,6 +1,7 @@
 //! The protocols that may be chosen by name.
 
 use crate::ids::Csn;
+use crate::peers::granules::Granules;
 use crate::peers::parts::Divisions;
 
 use super::onecopy::Onecopy;
@@ -53,7 +54,8 @@ pub fn whole_by_name(name: &str, workers: usize, decided: Csn) -> Result<Box<dyn
 /// The names of those in which each replica has a peer with clients of its own, in the simulator.
 pub const PEERS: [&str; 5] = ["invalidation", "weak", "partitioned", "lock_distributed", "lock_central"];
 
-/// One of [`PEERS`], for so many nodes; of the `divided` tables each has rows of its own, where the protocol is `partitioned`.
+/// One of [`PEERS`], for so many nodes; of the `divided` tables each has rows of its own, where the protocol is `partitioned`, and others may be cut into
+/// `granules`, which makes no difference for `weak`.
 ///
 /// # Errors
 /// If none of them has this name.
@@ -61,13 +63,14 @@ pub fn peers_by_name(
     name: &str,
     nodes: u16,
     divided: &Divisions,
+    granules: &Granules,
 ) -> Result<Box<dyn Protocol>, UnknownProtocol> {
     match name {
-        "invalidation" => Ok(Box::new(invalidation::new(nodes))),
+        "invalidation" => Ok(Box::new(invalidation::new(nodes).cut(granules))),
         "weak" => Ok(Box::new(weak::new(nodes))),
-        "partitioned" => Ok(Box::new(partitioned::new(nodes, divided))),
-        "lock_distributed" => Ok(Box::new(lock_distributed::new(nodes))),
-        "lock_central" => Ok(Box::new(lock_central::new(nodes))),
+        "partitioned" => Ok(Box::new(partitioned::new(nodes, divided).cut(granules))),
+        "lock_distributed" => Ok(Box::new(lock_distributed::new(nodes).cut(granules))),
+        "lock_central" => Ok(Box::new(lock_central::new(nodes).cut(granules))),
         _ => Err(unknown(name, &PEERS)),
     }
 }
@@ -167,10 +170,12 @@ mod tests {
     #[test]
     fn every_name_for_peers_gives_the_protocol_of_that_name() {
         for name in PEERS {
-            let protocol = peers_by_name(name, 3, &Divisions::default()).expect("it is there");
+            let protocol =
+                peers_by_name(name, 3, &Divisions::default(), &Granules::default()).expect("it is there");
             assert_eq!((protocol.name(), protocol.status().replicas.len()), (name, 3));
         }
-        let error = peers_by_name("weka", 3, &Divisions::default()).err().expect("it is unknown").to_string();
+        let error = peers_by_name("weka", 3, &Divisions::default(), &Granules::default());
+        let error = error.err().expect("it is unknown").to_string();
         assert!(error.ends_with("lock_central; did you mean `weak`?"), "{error}");
     }
 

@@ -58,6 +58,7 @@ fn settings(cluster: &Cluster, log: &Path, protocol: &str) -> Settings {
         divided: Vec::new(),
         parts: Vec::new(),
         deals: false,
+        granules: 1,
         coalesces: false,
         log: LogSettings {
             dir: log.to_owned(),

@@ -24,7 +24,7 @@
 //!
 //! As in the paper, who asks early may be dominated again and again, and who reads may find the next write announced each time when the last one is in place.
 //!
-//! Missing: nodes that fail or join; and that updates of the same row are coalesced (III.C.3), since items are tables.
+//! Missing: nodes that fail or join.
 
 use crate::peers::Peers;
 use crate::peers::by_invalidation::Invalidation;

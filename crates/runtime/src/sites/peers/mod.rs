@@ -33,12 +33,15 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use hashbrown::HashMap;
+use onecopy_classify::Catalogue;
+use onecopy_classify::catalogue::Table;
 use onecopy_core::peers::Message as Written;
+use onecopy_core::peers::granules::Granules;
 use onecopy_core::peers::parts::{Division, Home};
 use onecopy_core::protocol::{Protocol, peers_by_name};
 use onecopy_core::{
-    Access, AccessSet, Begin as CoreBegin, ClassId, Csn, Effect, Event, How, Message, NodeId, OpId, Outcome,
-    Place, ReplicaId, SessionId, Statement, StatementKind, TableId, TxnId,
+    Access, AccessSet, Begin as CoreBegin, ClassId, ColumnId, Csn, Effect, Event, How, Message, NodeId, OpId,
+    Outcome, Place, ReplicaId, SessionId, Statement, StatementKind, TableId, TxnId,
 };
 use onecopy_log::consensus::{MESSAGE_LEN_MAX, NodeId as PeerId};
 use onecopy_wire::sqlstate::SqlState;
@@ -76,6 +79,8 @@ const LOST_PAUSE: Duration = Duration::from_millis(20);
 const ANSWER_LEN_MAX: usize = MESSAGE_LEN_MAX / 2;
 /// How often it is, or what was written elsewhere is applied again.
 const LOSSES_MAX: u32 = 200;
+/// Parts of a table that it may be cut into: what is about all of it names them all.
+const GRANULES_MAX: u16 = 1_000;
 
 /// What happens.
 enum Input {
@@ -181,13 +186,14 @@ pub async fn serve(
     let mut by_clients = by_clients.to_vec();
     by_clients.sort_unstable();
     let started = format!(
-        "{} {by_clients:?} {} {} {numbers:?} {contents}",
+        "{} {by_clients:?} {} {} {} {numbers:?} {contents}",
         settings.protocol,
         parts.shown(),
-        settings.coalesces
+        settings.coalesces,
+        settings.granules
     );
     // Where items are what peers tell each other, they have to mean the same.
-    let more = match parts.is_empty() && !settings.coalesces {
+    let more = match parts.is_empty() && !settings.coalesces && settings.granules == 1 {
         true => Vec::new(),
         false => likeness::numbers(&catalogue),
     };
@@ -195,7 +201,8 @@ pub async fn serve(
         Likeness::read(started, &facts, &database, more).await.map_err(|error| failed(error.to_string()))?;
     let open_max = (settings.limits.lanes_per_replica_max * 3 / 4).max(1);
     let passed_over = Arc::new(AtomicU64::new(0));
-    let core = peers_by_name(&settings.protocol, count, &parts.divisions)
+    let granules = granules(&catalogue, settings.granules)?;
+    let core = peers_by_name(&settings.protocol, count, &parts.divisions, &granules)
         .map_err(|error| ServeError::Settings(error.to_string()))?;
     let (parts, counted) = (Arc::new(parts), passed_over.clone());
     let chosen = Chosen { me, parts, deals, coalesces: settings.coalesces, open_max, passed_over: counted };
@@ -235,6 +242,25 @@ pub async fn serve(
     }
     peers.end();
     ended
+}
+
+/// Each table with a primary key, cut by its first column.
+///
+/// # Errors
+/// If there cannot be so many.
+fn granules(catalogue: &Catalogue, each: u16) -> Result<Granules, ServeError> {
+    if !(1..=GRANULES_MAX).contains(&each) {
+        let what = format!(
+            "peers.granules is {each}, and has to be from 1 (tables are taken as a whole) to {GRANULES_MAX}"
+        );
+        return Err(ServeError::Settings(what));
+    }
+    let cut = |table: &Table| {
+        // An expression has no number.
+        let column = table.primary_key()?.columns.first().copied().filter(|number| *number > 0)?;
+        Some((onecopy_classify::table_id(&table.schema, &table.name), ColumnId(column)))
+    };
+    Ok(Granules::new(each, catalogue.tables.iter().filter_map(cut)))
 }
 
 /// What is done with connections of other peers.

@@ -1,5 +1,6 @@
 //! Where each database has users of its own.
 
+use onecopy_core::peers::granules::Granules;
 use onecopy_core::peers::parts::{Division, Divisions};
 use onecopy_core::protocol::{PEERS, peers_by_name};
 use onecopy_workload::tpcw::MixName;
@@ -14,7 +15,7 @@ use crate::perf::{Discipline, Latency, Outcome, SECOND_NS, Setup, Users, run, ta
 const STRICT: [&str; 3] = ["invalidation", "lock_distributed", "lock_central"];
 
 fn run_peers(setup: &Setup<'_>, site: &mut Bookstore, name: &str, divided: &Divisions) -> Outcome {
-    let protocol = peers_by_name(name, setup.replicas, divided).expect("it is there");
+    let protocol = peers_by_name(name, setup.replicas, divided, &Granules::default()).expect("it is there");
     let outcome = run(setup, site, protocol).expect("the profile fits");
     assert_eq!(outcome.faults, [], "{name}");
     outcome
