@@ -496,6 +496,7 @@ mod tests {
                 "bracketed-pages",
                 "on-tables",
                 "measured-apply",
+                "cut-tables",
                 "repaired-column",
                 "asking-reads"
             ])
@@ -509,9 +510,12 @@ mod tests {
                 "slow-middleware",
                 "dear-applies",
                 "short-bursts",
+                "long-bursts",
                 "far-sites",
                 "sequencer",
                 "one-by-one",
+                "few-connections",
+                "two-tables",
                 "this-machine"
             ]
         );
@@ -544,6 +548,7 @@ mod tests {
                 "long-orders",
                 "on-tables",
                 "measured-apply",
+                "cut-tables",
                 "asking-reads"
             ])
         );
@@ -558,6 +563,7 @@ mod tests {
                 "bracketed-pages",
                 "on-tables",
                 "measured-apply",
+                "cut-tables",
                 "repaired-column",
                 "asking-reads"
             ])

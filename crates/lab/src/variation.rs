@@ -86,12 +86,18 @@ pub enum Variation {
     DearApplies,
     /// A site may send two messages while it has the token.
     ShortBursts,
+    /// A site may send two hundred.
+    LongBursts,
     /// A message takes 50 ms from site to site.
     FarSites,
     /// The first site numbers messages, in the place of a token that goes around.
     Sequencer,
     /// A site does one thing after the other, so messages and the token wait behind statements.
     OneByOne,
+    /// A site executes at most so many transactions at a time as its middleware has connections, and these are few.
+    FewConnections,
+    /// Rows of a transaction at sites lie in two of the ten tables.
+    TwoTables,
     /// What sites do takes as long as on the machine that this was developed on.
     ThisMachine,
 }
@@ -114,7 +120,7 @@ const SHORT_READ_MS: f64 = 50.0;
 
 impl Variation {
     /// All of them.
-    pub const ALL: [Variation; 41] = [
+    pub const ALL: [Variation; 44] = [
         Variation::Shared,
         Variation::WritesFirst,
         Variation::Memory,
@@ -152,9 +158,12 @@ impl Variation {
         Variation::SlowMiddleware,
         Variation::DearApplies,
         Variation::ShortBursts,
+        Variation::LongBursts,
         Variation::FarSites,
         Variation::Sequencer,
         Variation::OneByOne,
+        Variation::FewConnections,
+        Variation::TwoTables,
         Variation::ThisMachine,
     ];
 
@@ -199,9 +208,12 @@ impl Variation {
             Variation::SlowMiddleware => "slow-middleware",
             Variation::DearApplies => "dear-applies",
             Variation::ShortBursts => "short-bursts",
+            Variation::LongBursts => "long-bursts",
             Variation::FarSites => "far-sites",
             Variation::Sequencer => "sequencer",
             Variation::OneByOne => "one-by-one",
+            Variation::FewConnections => "few-connections",
+            Variation::TwoTables => "two-tables",
             Variation::ThisMachine => "this-machine",
         }
     }
@@ -220,7 +232,7 @@ impl Variation {
             &[Variation::HalfConflicts, Variation::QuarterConflicts, Variation::FewConflicts],
             &[Variation::SameUsers, Variation::FewUsers],
             &[Variation::DrawnAnew, Variation::MeanDurations],
-            &[Variation::ShortBursts, Variation::Sequencer],
+            &[Variation::ShortBursts, Variation::LongBursts, Variation::Sequencer],
         ];
         alternatives.into_iter().find_map(|alternatives| {
             let mut asked = alternatives.iter().copied().filter(|one| variations.contains(one));
@@ -268,10 +280,13 @@ impl Variation {
             Variation::KnownCustomers => "chains know which customer has a name",
             Variation::SlowMiddleware => "the middleware takes 5 ms for each message and the token",
             Variation::DearApplies => "to apply costs as much as to execute",
+            Variation::LongBursts => "two hundred messages for each turn of the token",
             Variation::ShortBursts => "two messages for each turn of the token",
             Variation::FarSites => "each message takes 50 ms from site to site",
             Variation::Sequencer => "the first site numbers messages",
             Variation::OneByOne => "a site does one thing after the other, messages too",
+            Variation::FewConnections => "a site executes four transactions at a time",
+            Variation::TwoTables => "transactions at sites touch two tables",
             Variation::ThisMachine => "sites as fast as the machine that this was developed on",
         }
     }
@@ -323,9 +338,12 @@ impl Variation {
             | Variation::SlowMiddleware
             | Variation::DearApplies
             | Variation::ShortBursts
+            | Variation::LongBursts
             | Variation::FarSites
             | Variation::Sequencer
             | Variation::OneByOne
+            | Variation::FewConnections
+            | Variation::TwoTables
             | Variation::ThisMachine => false,
         };
         if concerns {
@@ -349,9 +367,12 @@ impl Variation {
         if let Variation::SlowMiddleware
         | Variation::DearApplies
         | Variation::ShortBursts
+        | Variation::LongBursts
         | Variation::FarSites
         | Variation::Sequencer
         | Variation::OneByOne
+        | Variation::FewConnections
+        | Variation::TwoTables
         | Variation::ThisMachine = self
         {
             experiment.variations.insert(self);

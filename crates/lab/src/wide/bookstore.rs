@@ -6,10 +6,12 @@ use onecopy_sim::perf::{Bookstore, Profile, Transaction, Transactions};
 use onecopy_sim::sites::{Arriving, Source, Work};
 use onecopy_workload::tpcw::{MixName, Scale};
 
-/// Users who walk, so that transactions of one user are seldom under way at once.
-const USERS: u32 = 1_000;
+/// Users who walk. Each is asked for one transaction in turn, so at thousands a second a second or more lies between two of the same user, who has an answer by then.
+const USERS: u32 = 10_000;
+/// Transactions of each user that nobody executes: who has just come does not yet do what the mix says.
+const BEFORE: u32 = 30;
 /// Books, and browsers that customers are counted for.
-const SCALE: (i64, i64) = (1_000, 1);
+const SCALE: (i64, i64) = (1_000, 10);
 /// What statements cost on the machine that this was developed on.
 const PROFILE: &str = "2026";
 
@@ -27,7 +29,11 @@ impl Visits {
             Profile::named(PROFILE, "tpcw").ok_or_else(|| format!("there is no profile {PROFILE}"))?;
         let bookstore = Box::new(Bookstore::new(mix, scale));
         let transactions = Transactions::new(bookstore, &profile, seed, USERS);
-        Ok(Visits { transactions: transactions.map_err(|error| error.to_string())?, drawn: 0 })
+        let mut transactions = transactions.map_err(|error| error.to_string())?;
+        for _ in 0..BEFORE * USERS {
+            transactions.draw();
+        }
+        Ok(Visits { transactions, drawn: 0 })
     }
 
     /// What to commit costs, in nanoseconds.
@@ -38,7 +44,7 @@ impl Visits {
 
 impl Source for Visits {
     fn next(&mut self) -> Arriving {
-        let transaction = self.transactions.draw();
+        let (user, transaction) = (self.drawn % u64::from(USERS), self.transactions.draw());
         self.drawn += 1;
         let work =
             Work { execute_ns: transaction.executing_ns, apply_ns: self.transactions.apply_ns(&transaction) };
@@ -51,7 +57,14 @@ impl Source for Visits {
         if writes && registers.is_empty() {
             registers.push(self.drawn);
         }
-        Arriving { access, reads: registers.clone(), writes: registers, fails: false, work: Some(work) }
+        Arriving {
+            access,
+            reads: registers.clone(),
+            writes: registers,
+            fails: false,
+            work: Some(work),
+            user: Some(user),
+        }
     }
 }
 

@@ -49,6 +49,10 @@ const JITTER: f64 = 0.2;
 const BURST: usize = 20;
 /// The same with [`Variation::ShortBursts`].
 const SHORT_BURST: usize = 2;
+/// The same with [`Variation::LongBursts`].
+const LONG_BURST: usize = 200;
+/// Transactions that a site executes at a time with [`Variation::FewConnections`]: the paper's middleware has a pool of connections (5.1), and does not say how many.
+const FEW_CONNECTIONS: usize = 4;
 /// Transactions of each site's client (5.1).
 const EACH: u64 = 800;
 /// Where sites do ten times as much, so long do they come at least, in seconds: what is a little too much must be seen to be.
@@ -260,7 +264,7 @@ impl WideExperiment {
             costs.apply_ns = costs.update_ns;
         }
         let mut source: Box<dyn Source> = match self.arrivals {
-            Arrivals::TenTables => Box::new(TenTables::new(seed)),
+            Arrivals::TenTables => Box::new(TenTables::new(seed, has(Variation::TwoTables))),
             Arrivals::Bookstore(mix) => {
                 let visits = Visits::new(mix, seed).map_err(failed)?;
                 costs.commit_ns = visits.commit_ns();
@@ -277,11 +281,14 @@ impl WideExperiment {
                 0
             }),
             costs,
-            order: match (has(Variation::Sequencer), has(Variation::ShortBursts)) {
-                (true, _) => Order::Sequencer,
-                (false, short) => Order::Token { burst: if short { SHORT_BURST } else { BURST } },
+            order: match () {
+                () if has(Variation::Sequencer) => Order::Sequencer,
+                () if has(Variation::ShortBursts) => Order::Token { burst: SHORT_BURST },
+                () if has(Variation::LongBursts) => Order::Token { burst: LONG_BURST },
+                () => Order::Token { burst: BURST },
             },
             discipline: if has(Variation::OneByOne) { Discipline::Queued } else { Discipline::Shared },
+            executing_max: has(Variation::FewConnections).then_some(FEW_CONNECTIONS),
             history: false,
         };
         let outcome = run(&setup, &mut *source, self.system.protocol(self.sites))
@@ -440,10 +447,24 @@ mod tests {
             let mut varied = plain.clone();
             variation.apply_to_wide(&mut varied);
             if varied != plain {
-                assert_ne!(varied.run(0).expect("it runs"), figures, "{varied}");
+                let differs = varied.run(0).expect("it runs") != figures;
+                // So few messages never wait for a second turn.
+                assert_eq!(differs, variation != Variation::LongBursts, "{varied}");
                 assert!(varied.to_string().ends_with(variation.description()), "{varied}");
             }
         }
+    }
+
+    #[test]
+    fn long_bursts_carry_what_waits_for_several_turns_of_short_ones() {
+        let ordered_s = |burst: Variation| {
+            let mut experiment = WideExperiment::new("certified agreed", 4, 200).expect("there is one");
+            for variation in [Variation::ThisMachine, Variation::FarSites, burst] {
+                variation.apply_to_wide(&mut experiment);
+            }
+            experiment.run(0).expect("it runs").ordered_s
+        };
+        assert!(ordered_s(Variation::LongBursts) < ordered_s(Variation::ShortBursts) / 2.0);
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod setup;
 mod tests;
 mod work;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use onecopy_core::effect::Effect;
 use onecopy_core::map::HashMap;
@@ -63,6 +63,15 @@ pub struct Arriving {
     pub fails: bool,
     /// What it takes of a site's CPU; nothing for what all take.
     pub work: Option<Work>,
+    /// The number of its user, who stays at one site; nothing for a site drawn at random.
+    pub user: Option<u64>,
+}
+
+impl Arriving {
+    /// Where it arrives, of so many sites.
+    fn site(&self, drawn: usize, sites: usize) -> usize {
+        self.user.map_or(drawn, |user| (user % sites as u64) as usize)
+    }
 }
 
 /// CPU time of one transaction, in nanoseconds.
@@ -221,6 +230,13 @@ struct Txn {
     forgotten: u16,
 }
 
+/// What executes at a site, and what waits until it may, by arrival.
+#[derive(Default, Debug)]
+struct Admission {
+    executing: usize,
+    waiting: BTreeMap<TxnId, OpId>,
+}
+
 /// In which order messages were received at a site.
 #[derive(Default, Debug)]
 struct Receipts {
@@ -253,6 +269,8 @@ struct Simulation<'a> {
     /// When the last message between two sites arrives: they do not overtake each other.
     channels: HashMap<(usize, usize), Instant>,
     servers: Vec<Server<Job>>,
+    /// Of each site, what executes and what waits for that.
+    admissions: Vec<Admission>,
     /// Of each site; nothing where any order of commits will do.
     gates: Option<Vec<Gate>>,
     ring: Ring<Outgoing>,
@@ -288,6 +306,7 @@ impl<'a> Simulation<'a> {
             network: random::stream(setup.seed, NETWORK_STREAM),
             channels: HashMap::default(),
             servers: (0..sites).map(|site| Server::new(1, setup.discipline, site as u16)).collect(),
+            admissions: (0..sites).map(|_| Admission::default()).collect(),
             ring: Ring::new(sites),
             sequencer: Sequencer::new(sites),
             sent: Vec::new(),
@@ -357,8 +376,9 @@ impl<'a> Simulation<'a> {
 
     fn arrive(&mut self) {
         let sites = self.servers.len() as i64;
-        let site = random::uniform(&mut self.arrivals, 0, sites - 1) as usize;
+        let drawn = random::uniform(&mut self.arrivals, 0, sites - 1) as usize;
         let arriving = self.source.next();
+        let site = arriving.site(drawn, self.servers.len());
         let txn = TxnId(self.txns.len() as u64);
         let updates = !arriving.writes.is_empty();
         let kind = if updates { StatementKind::Write } else { StatementKind::Read };
@@ -410,7 +430,8 @@ impl<'a> Simulation<'a> {
         let costs = self.setup.costs;
         match effect {
             Effect::Execute { txn, op, replica, .. } if usize::from(replica.0) == site => {
-                self.begin(site, txn, op);
+                self.admissions[site].waiting.insert(txn, op);
+                self.admit(site);
             }
             Effect::CommitAt { txn, csn, .. } => {
                 self.expect_commit(site, txn);
@@ -423,6 +444,7 @@ impl<'a> Simulation<'a> {
                 self.work(site, Kind::Write, apply_ns, Job::Apply { txn, origin });
             }
             // What runs goes on, and is reported.
+            Effect::Leave { txn, .. } if self.admissions[site].waiting.remove(&txn).is_some() => {}
             Effect::Leave { txn, .. } => {
                 let of = &mut self.txns[txn.0 as usize];
                 if !of.arriving.fails {
@@ -459,6 +481,7 @@ impl<'a> Simulation<'a> {
 
     fn begin(&mut self, site: usize, txn: TxnId, op: OpId) {
         let now = self.queue.now();
+        self.admissions[site].executing += 1;
         let of = &mut self.txns[txn.0 as usize];
         let costs = self.setup.costs;
         let (kind, cost_ns) = match of.served.updates {

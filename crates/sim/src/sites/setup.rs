@@ -11,7 +11,7 @@ pub struct Setup {
     pub seed: u64,
     /// How far sites are from each other; there are as many.
     pub distances: Distances,
-    /// Transactions a second, at all sites together; each arrives at a site drawn at random.
+    /// Transactions a second, at all sites together; each arrives at its user's site, or at one drawn at random.
     pub rate: f64,
     /// How many.
     pub transactions: u64,
@@ -21,6 +21,8 @@ pub struct Setup {
     pub order: Order,
     /// Who runs when a site's CPU has more than one thing to do.
     pub discipline: Discipline,
+    /// So many transactions execute at a site at a time at most; others wait, those first that arrived first. Applying waits for none of them.
+    pub executing_max: Option<usize>,
     /// Whether what clients saw is recorded, for the checker.
     pub history: bool,
 }

@@ -44,7 +44,7 @@ impl Source for Few {
         let written = writes.iter().map(|register| of(register, Mode::NoKeyExclusive));
         let access = written.chain(reads.iter().map(|register| of(register, Mode::Shared))).collect();
         let fails = self.fails && !writes.is_empty() && random::unit(&mut self.random) < 0.1;
-        Arriving { access, reads, writes, fails, work: None }
+        Arriving { access, reads, writes, fails, work: None, user: None }
     }
 }
 
@@ -63,6 +63,7 @@ fn setup(seed: u64) -> Setup {
             token_ns: MS / 10,
         },
         order: if seed.is_multiple_of(2) { Order::Token { burst: 20 } } else { Order::Sequencer },
+        executing_max: seed.is_multiple_of(5).then_some(2),
         discipline: if seed.is_multiple_of(3) { Discipline::Queued } else { Discipline::Shared },
         history: true,
     }
@@ -120,6 +121,39 @@ fn snapshots_where_commits_are_not_in_order_show_long_forks() {
         }
     }
     assert!(forks > 2, "{forks}");
+}
+
+/// Whoever reads one register.
+struct Reader;
+
+impl Source for Reader {
+    fn next(&mut self) -> Arriving {
+        let (access, reads, writes) = (onecopy_core::AccessSet::new(), vec![0], Vec::new());
+        Arriving { access, reads, writes, fails: false, work: None, user: None }
+    }
+}
+
+#[test]
+fn a_site_executes_so_many_at_a_time_and_those_first_that_arrived_first() {
+    let choice = Choice {
+        queries: Queries::Snapshot,
+        execution: Execution::Symmetric,
+        delivery: Delivery::Agreed,
+        items: Items::Tables,
+    };
+    let answered_ms = |executing_max| {
+        let distances = Distances::equal(1, 0, 0.0);
+        let (rate, transactions, discipline) = (1e9, 4, Discipline::Shared);
+        let setup = Setup { distances, rate, transactions, discipline, executing_max, ..setup(1) };
+        let outcome = run(&setup, &mut Reader, Box::new(WideArea::new(choice, 1))).expect("it makes sense");
+        let served = outcome.measured.served.iter();
+        served
+            .map(|of| (of.response_ns().expect("all are answered") as f64 / MS as f64).round())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(answered_ms(None), [12.0; 4]);
+    assert_eq!(answered_ms(Some(2)), [6.0, 6.0, 12.0, 12.0]);
+    assert_eq!(answered_ms(Some(1)), [3.0, 6.0, 9.0, 12.0]);
 }
 
 fn run_certified(setup: &Setup, commits: Commits, fails: bool) -> Outcome {

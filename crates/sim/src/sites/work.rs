@@ -13,6 +13,21 @@ impl Simulation<'_> {
         self.expect_completion(site);
     }
 
+    /// Whoever may execute begins, unless it is found to come too early.
+    pub(super) fn admit(&mut self, site: usize) {
+        while self.setup.executing_max.is_none_or(|max| self.admissions[site].executing < max)
+            && let Some((&txn, &op)) = self.admissions[site].waiting.first_key_value()
+        {
+            if self.txns[txn.0 as usize].served.updates {
+                self.feed(site, Event::Opening { txn });
+            }
+            if self.admissions[site].waiting.get(&txn) == Some(&op) {
+                self.admissions[site].waiting.remove(&txn);
+                self.begin(site, txn, op);
+            }
+        }
+    }
+
     fn expect_completion(&mut self, site: usize) {
         if let Some(at) = self.servers[site].expect_completion() {
             self.queue.schedule(at, Wake::Completion(site));
@@ -33,6 +48,7 @@ impl Simulation<'_> {
         let replica = ReplicaId(site as u16);
         match job {
             Job::Execute { txn, op } => {
+                self.admissions[site].executing -= 1;
                 let of = &mut self.txns[txn.0 as usize];
                 if of.served.executed_at == Some(site) {
                     of.served.executed = Some(now);
@@ -45,6 +61,7 @@ impl Simulation<'_> {
                     self.answered(txn, site);
                 }
                 self.feed(site, Event::Executed { txn, op, replica, outcome, elapsed_ns: 1 });
+                self.admit(site);
             }
             Job::Commit { txn, .. } | Job::Apply { txn, .. } => self.may_commit(site, txn, job),
             Job::Take(packet) => self.take(site, packet),

@@ -16,8 +16,8 @@
 //! - a site commits updates in the order, so that what is committed there is a prefix of it, and every snapshot as well;
 //! - an update that commits would have found the same at its place in the order as in its snapshot.
 //!
-//! Beyond the source: an update of which it is known when it has executed that it will have to run again does so without asking; and one waits for another of
-//! its site that writes the same, as it would in the database.
+//! Beyond the source: an update of which it is known when it has executed that it will have to run again does so without asking; one that is known before it
+//! executes to need what is ordered and not committed here waits for that; and one waits for another of its site that writes the same, as it would in the database.
 //!
 //! A place in the order whose update runs again stays empty. Nobody is bound to get through: who reads or writes what many others write may run again for ever, and holds up
 //! others of its site that write the same meanwhile.
@@ -137,7 +137,7 @@ impl Protocol for Certified {
             Event::Applied { csn, .. } => site.on_committed(csn, effects),
             Event::ShippedApplied { txn, .. } => site.on_applied(txn, effects),
             Event::HomeLost { txn, .. } => site.on_home_lost(txn, effects),
-            Event::Opening { txn } => site.on_opening(txn),
+            Event::Opening { txn } => site.on_opening(txn, effects),
             _ => {}
         }
     }

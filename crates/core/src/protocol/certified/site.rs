@@ -33,7 +33,10 @@ enum State {
 
 #[derive(Debug)]
 struct Update {
+    /// What is known beforehand of what it will touch.
     access: AccessSet,
+    /// What its last execution touched; the next one is likely to do so, too.
+    touched: AccessSet,
     state: State,
     /// Its executions so far, the present one included.
     executions: u32,
@@ -44,11 +47,23 @@ struct Update {
 
 impl Update {
     fn new(access: AccessSet, is_seen: bool) -> Update {
-        Update { access, state: State::Waiting, executions: 0, snapshot: Csn(0), is_seen }
+        Update {
+            access,
+            touched: AccessSet::new(),
+            state: State::Waiting,
+            executions: 0,
+            snapshot: Csn(0),
+            is_seen,
+        }
     }
 
     fn op(&self) -> OpId {
         OpId(self.executions.saturating_sub(1))
+    }
+
+    /// What its next execution will probably touch.
+    fn expected(&self) -> &AccessSet {
+        if self.touched.is_empty() { &self.access } else { &self.touched }
     }
 }
 
@@ -186,6 +201,7 @@ impl Site {
                     effects.push(Effect::Finish { txn, op, replica: Some(replica) });
                     return self.over(txn, effects);
                 }
+                update.touched.clone_from(&access);
                 let last = self.writers.floor(&access);
                 if last > update.snapshot {
                     return self.run_again(txn, last, effects);
@@ -241,15 +257,22 @@ impl Site {
         self.committed().min(self.certain())
     }
 
-    /// What an update sees is taken now only.
-    pub(super) fn on_opening(&mut self, txn: TxnId) {
-        let snapshot = self.snapshot();
-        if let Some(update) = self.updates.get_mut(&txn).filter(|update| update.state == State::Executing) {
-            update.snapshot = snapshot;
+    /// What an update sees is taken now only. If it is known to be out of date, that is not waited for where others could execute.
+    pub(super) fn on_opening(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        let (committed, snapshot) = (self.committed(), self.snapshot());
+        let Some(update) = self.updates.get_mut(&txn).filter(|update| update.state == State::Executing)
+        else {
+            return;
+        };
+        let last = self.writers.floor(update.expected());
+        if last > committed {
+            return self.run_again(txn, last, effects);
         }
+        update.snapshot = snapshot;
     }
 
-    /// Whoever waits for nothing any more begins.
+    /// Whoever waits for nothing any more begins. What is known to have been written already, and is not committed here, is waited for: without it the
+    /// execution would be in vain.
     fn begin_all(&mut self, effects: &mut Vec<Effect>) {
         let (committed, snapshot, replica) = (self.committed(), self.snapshot(), self.replica());
         while let Some((after, txn)) = self.line.pop_first() {
@@ -258,6 +281,11 @@ impl Site {
                 return;
             }
             let Some(update) = self.updates.get_mut(&txn) else { continue };
+            let last = self.writers.floor(update.expected());
+            if last > committed {
+                self.line.insert((last, txn));
+                continue;
+            }
             (update.state, update.snapshot) = (State::Executing, snapshot);
             update.executions += 1;
             let (op, how) = (update.op(), How::Home { open: true });

@@ -226,7 +226,11 @@ impl Site<'_> {
             Some(Open { op: Some(op), .. }) => {
                 let op = *op;
                 self.feed(Event::Opening { txn });
-                self.execute(txn, op);
+                // It may have been found to come too early.
+                match self.open.get(&txn).is_some_and(|open| open.op == Some(op)) {
+                    true => self.execute(txn, op),
+                    false => self.disconnect(txn),
+                }
             }
             _ => self.disconnect(txn),
         }
