@@ -63,4 +63,4 @@ pub use parameterise::{Parameterised, ReplayParam};
 pub use rewrite::{Frozen, FrozenKind, FrozenValue, Piece, Rewrite, Splice};
 pub use session_calls::{Argument, CallRows, SessionCall, SessionFunction};
 pub use template::NotCanonical;
-pub use value::{NoParams, ParamValue, Params, oid};
+pub use value::{NoParams, ParamValue, Params, is_named_by_values, oid};

@@ -168,6 +168,12 @@ pub(crate) enum Canon {
     Label,
 }
 
+/// Whether what statements say of a column's value can name rows: whether values of its type that are equal have one form.
+#[must_use]
+pub fn is_named_by_values(column: &Column) -> bool {
+    Canon::of(column).is_some()
+}
+
 impl Canon {
     /// The canonical form of a column's values, or None if its type has none here.
     pub(crate) fn of(column: &Column) -> Option<Canon> {

@@ -129,9 +129,10 @@ section_with_defaults! {
         /// Updates of this peer may be left out at others that have not applied them when the next one comes, which gives the same columns of the
         /// same row, found by a primary key of integers, new values, whatever they were. "weak" leaves out none.
         coalesces: bool = false;
-        /// Peers take and write each table that has a primary key in so many parts, 1 to 1000: rows with another hash of the key's first
-        /// column may be written meanwhile. What names no value of it takes all parts, so more of them cost longer messages. With 1 tables are
-        /// taken as a whole, as in the paper. It must be the same at all peers; to "weak" it makes no difference.
+        /// Peers take and write each table that has a primary key in so many parts, 1 to 100: rows with another hash of the key's first
+        /// column may be written meanwhile. What names no value of it takes all parts: it waits for a moment at which none is being written, with
+        /// "invalidation" perhaps for long, and more parts cost longer messages. With 1 tables are taken as a whole, as in the paper. It must be
+        /// the same at all peers; to "weak" it makes no difference.
         granules: u16 = 1;
     }
 }

@@ -26,6 +26,12 @@ impl Granules {
         Granules { columns: columns.into_iter().filter(|_| each > 1).collect(), each }
     }
 
+    /// How many granules, and tables that are not cut, these are about.
+    #[must_use]
+    pub fn count(&self, accesses: &[Access]) -> usize {
+        self.locks(accesses, LockMode::Read).iter().count()
+    }
+
     /// What a statement that touches these takes, all of it in one mode.
     pub(super) fn locks<'a>(
         &self,

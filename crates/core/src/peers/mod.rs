@@ -177,13 +177,24 @@ pub(crate) fn others(me: NodeId, nodes: u16) -> impl Iterator<Item = NodeId> + C
 
 /// Whether two may not have these at once.
 pub(crate) fn conflict(one: &TableLocks, other: &TableLocks) -> bool {
-    let clashes = |table, mode, against: &TableLocks| {
-        against.iter().any(|(also, as_well)| {
-            let same = table == also || table == TableId::ALL || also == TableId::ALL;
-            same && (mode == LockMode::Write || as_well == LockMode::Write)
-        })
-    };
-    one.iter().any(|(table, mode)| clashes(table, mode, other))
+    let writes = |(_, mode): (TableId, LockMode)| mode == LockMode::Write;
+    if one.names(TableId::ALL) || other.names(TableId::ALL) {
+        return !one.is_empty() && !other.is_empty() && one.iter().chain(other.iter()).any(writes);
+    }
+    // Both are sorted, and those of tables that are cut may be long.
+    let (mut these, mut those) = (one.iter().peekable(), other.iter().peekable());
+    while let (Some(this), Some(that)) = (these.peek().copied(), those.peek().copied()) {
+        if this.0 == that.0 && (writes(this) || writes(that)) {
+            return true;
+        }
+        if this.0 <= that.0 {
+            these.next();
+        }
+        if that.0 <= this.0 {
+            those.next();
+        }
+    }
+    false
 }
 
 /// A protocol of peers; the database of node `n` is replica `n`.

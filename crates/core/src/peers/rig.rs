@@ -364,17 +364,27 @@ impl Run {
                 .collect(),
         };
         let is_whole = rows.len() as u64 == CUT_ROWS;
+        let beside = (self.draw(4) == 0).then(|| TableId(self.draw(TABLES)));
+        let change = match (writes, rows.as_slice(), beside) {
+            (true, [row], None) => {
+                let of = self.draw_change(CUT);
+                Some(RowChange { row: cut_row(*row), ..of })
+            }
+            _ => None,
+        };
         let mut event = comes(txn, kind, &[]);
         if let Event::Autocommit { statement, .. } = &mut event {
             let items = match is_whole {
                 true if !self.lies => vec![Item::table(CUT)],
                 _ => rows.iter().take(2).map(|row| cut_row(*row)).collect(),
             };
-            statement.access.extend(items.into_iter().map(|item| Access::new(item, mode)));
+            let items = items.into_iter().chain(beside.map(Item::table));
+            statement.access.extend(items.map(|item| Access::new(item, mode)));
+            statement.change.clone_from(&change);
         }
-        let tables = rows.into_iter().map(row_of_cut).collect();
+        let tables = rows.into_iter().map(row_of_cut).chain(beside).collect();
         let fails = writes && self.draw(8) == 0;
-        let (began, ended, found, change) = (self.step, None, Vec::new(), None);
+        let (began, ended, found) = (self.step, None, Vec::new());
         let (reads, read) = (Vec::new(), Vec::new());
         self.txns.push(Txn { tables, reads, writes, fails, began, ended, found, read, change });
         self.feed(node, event);
@@ -471,7 +481,7 @@ impl Run {
         self.passed_over += 1;
         match self.of(txn).change.clone() {
             Some(change) => {
-                let table = change.row.table;
+                let table = self.of(txn).tables[0];
                 self.hides(node, table, txn);
                 self.contents.entry((node, table)).or_default().push(txn);
                 self.left_out.insert((node, table), change);

@@ -61,6 +61,7 @@ fn tables_that_are_cut_are_strictly_serializable_as_a_whole() {
         }
     }
     keeps_it(invalidation::new);
+    keeps_it(|nodes| partitioned::new(nodes, &Divisions::default()));
     keeps_it(lock_distributed::new);
     keeps_it(lock_central::new);
 }

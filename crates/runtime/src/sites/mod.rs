@@ -238,9 +238,9 @@ fn scheme(settings: &Settings) -> Result<Scheme, ServeError> {
 /// What a message has beside a transaction, at most.
 const HEAD_LEN_MAX: usize = 1_024;
 
-/// Why a transaction cannot be sent to other sites, if it is too long for that.
-fn too_long(encoded: &[u8]) -> Option<Failure> {
-    let len = encoded.len();
+/// Why a transaction cannot be sent to other sites, if it is too long for that with so many bytes beside it.
+fn too_long(encoded: &[u8], beside: usize) -> Option<Failure> {
+    let len = encoded.len() + beside;
     if len + HEAD_LEN_MAX <= MESSAGE_LEN_MAX {
         return None;
     }

@@ -315,7 +315,7 @@ impl Surroundings {
         resend_after: Duration,
     ) -> Option<MessageId> {
         let body = transaction.record.encode();
-        if let Some(failure) = too_long(&body) {
+        if let Some(failure) = too_long(&body, 0) {
             // It may be gone.
             let _ = answer.send(Answer::of_failure(&failure));
             return None;

@@ -35,8 +35,6 @@ enum State {
 struct Update {
     /// What is known beforehand of what it will touch.
     access: AccessSet,
-    /// What its last execution touched; the next one is likely to do so, too.
-    touched: AccessSet,
     state: State,
     /// Its executions so far, the present one included.
     executions: u32,
@@ -47,23 +45,11 @@ struct Update {
 
 impl Update {
     fn new(access: AccessSet, is_seen: bool) -> Update {
-        Update {
-            access,
-            touched: AccessSet::new(),
-            state: State::Waiting,
-            executions: 0,
-            snapshot: Csn(0),
-            is_seen,
-        }
+        Update { access, state: State::Waiting, executions: 0, snapshot: Csn(0), is_seen }
     }
 
     fn op(&self) -> OpId {
         OpId(self.executions.saturating_sub(1))
-    }
-
-    /// What its next execution will probably touch.
-    fn expected(&self) -> &AccessSet {
-        if self.touched.is_empty() { &self.access } else { &self.touched }
     }
 }
 
@@ -201,7 +187,6 @@ impl Site {
                     effects.push(Effect::Finish { txn, op, replica: Some(replica) });
                     return self.over(txn, effects);
                 }
-                update.touched.clone_from(&access);
                 let last = self.writers.floor(&access);
                 if last > update.snapshot {
                     return self.run_again(txn, last, effects);
@@ -257,14 +242,14 @@ impl Site {
         self.committed().min(self.certain())
     }
 
-    /// What an update sees is taken now only. If it is known to be out of date, that is not waited for where others could execute.
+    /// What an update sees is taken now only. One that is known to need what is not committed here gives its turn to others, and waits.
     pub(super) fn on_opening(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
         let (committed, snapshot) = (self.committed(), self.snapshot());
         let Some(update) = self.updates.get_mut(&txn).filter(|update| update.state == State::Executing)
         else {
             return;
         };
-        let last = self.writers.floor(update.expected());
+        let last = self.writers.floor(&update.access);
         if last > committed {
             return self.run_again(txn, last, effects);
         }
@@ -281,7 +266,7 @@ impl Site {
                 return;
             }
             let Some(update) = self.updates.get_mut(&txn) else { continue };
-            let last = self.writers.floor(update.expected());
+            let last = self.writers.floor(&update.access);
             if last > committed {
                 self.line.insert((last, txn));
                 continue;

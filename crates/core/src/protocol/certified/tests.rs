@@ -405,20 +405,6 @@ fn what_needs_something_that_is_ordered_and_not_committed_here_executes_after_th
 }
 
 #[test]
-fn what_an_execution_in_vain_touched_is_waited_for_by_the_next_one() {
-    let mut rig = rig(Commits::Ordered);
-    rig.comes(T1, access(&[], &[2]));
-    rig.delivered(B, Moment::Ordered, 1, request(T9, 0, 0, access(&[], &[1])));
-    rig.executed(T1, 0, Outcome::Done { returned: access(&[1], &[]).to_vec() });
-    rig.delivered(B, Moment::Ordered, 2, request(T2, 0, 1, access(&[], &[1])));
-    rig.expect(&[execute(T1, 0), apply(B, T9), leave(T1), apply(B, T2)]);
-    rig.applied(B, T9);
-    rig.expect(&[Effect::Forget { txn: T9 }]);
-    rig.applied(B, T2);
-    rig.expect(&[Effect::Forget { txn: T2 }, execute(T1, 1)]);
-}
-
-#[test]
 fn an_execution_that_had_to_wait_is_put_off_where_it_would_be_in_vain() {
     let mut rig = rig(Commits::Ordered);
     rig.comes(T1, access(&[1], &[2]));

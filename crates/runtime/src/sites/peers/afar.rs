@@ -108,7 +108,7 @@ impl Peer {
     /// Has another peer execute what is about its rows.
     pub(super) fn forward(&mut self, to: NodeId, transaction: &Transaction, answer: oneshot::Sender<Answer>) {
         let record = transaction.record.encode();
-        if let Some(failure) = too_long(&record) {
+        if let Some(failure) = too_long(&record, 0) {
             // It may be gone.
             let _ = answer.send(Answer::of_failure(&failure));
             return;
@@ -172,7 +172,7 @@ impl Peer {
             DoneAfar::Answered { to, number, answer } => {
                 let mut answer = answer.encode();
                 // What was committed is bounded before; this is an error that is too long.
-                if let Some(failure) = too_long(&answer) {
+                if let Some(failure) = too_long(&answer, 0) {
                     answer = Answer::of_failure(&failure).encode();
                 }
                 self.say_apart(to, &Said::Answered { number, answer });

@@ -80,7 +80,9 @@ const ANSWER_LEN_MAX: usize = MESSAGE_LEN_MAX / 2;
 /// How often it is, or what was written elsewhere is applied again.
 const LOSSES_MAX: u32 = 200;
 /// Parts of a table that it may be cut into: what is about all of it names them all.
-const GRANULES_MAX: u16 = 1_000;
+const GRANULES_MAX: u16 = 100;
+/// Bytes of a granule with its version in an update.
+const VERSION_LEN: usize = 16;
 
 /// What happens.
 enum Input {
@@ -205,7 +207,8 @@ pub async fn serve(
     let core = peers_by_name(&settings.protocol, count, &parts.divisions, &granules)
         .map_err(|error| ServeError::Settings(error.to_string()))?;
     let (parts, counted) = (Arc::new(parts), passed_over.clone());
-    let chosen = Chosen { me, parts, deals, coalesces: settings.coalesces, open_max, passed_over: counted };
+    let coalesces = settings.coalesces;
+    let chosen = Chosen { me, parts, granules, deals, coalesces, open_max, passed_over: counted };
     let submit =
         Box::new(move |transaction, answer| inputs.send(Input::Submit { transaction, answer }).is_ok());
     let this = nodes.this;
@@ -256,9 +259,10 @@ fn granules(catalogue: &Catalogue, each: u16) -> Result<Granules, ServeError> {
         return Err(ServeError::Settings(what));
     }
     let cut = |table: &Table| {
-        // An expression has no number.
-        let column = table.primary_key()?.columns.first().copied().filter(|number| *number > 0)?;
-        Some((onecopy_classify::table_id(&table.schema, &table.name), ColumnId(column)))
+        let number = *table.primary_key()?.columns.first()?;
+        let column = table.columns.iter().find(|column| column.number == number)?;
+        // Otherwise nothing would name it.
+        onecopy_classify::is_named_by_values(column).then(|| (table.id(), ColumnId(number)))
     };
     Ok(Granules::new(each, catalogue.tables.iter().filter_map(cut)))
 }
@@ -289,6 +293,7 @@ fn answer(links: &Links, inputs: &mpsc::UnboundedSender<Input>) -> Serve {
 struct Chosen {
     me: NodeId,
     parts: Arc<Parts>,
+    granules: Granules,
     deals: bool,
     coalesces: bool,
     open_max: usize,
@@ -314,6 +319,7 @@ struct Peer {
     afar: Afar,
     /// Whether others may leave out updates of this one's clients.
     coalesces: bool,
+    granules: Granules,
     /// How many of others were left out here.
     passed_over: Arc<AtomicU64>,
     /// How many transactions may be open; what is applied needs connections, too.
@@ -347,7 +353,7 @@ impl Peer {
         inputs: mpsc::UnboundedReceiver<Input>,
         (chosen, likeness): (Chosen, Likeness),
     ) -> Peer {
-        let Chosen { me, parts, deals, coalesces, open_max, passed_over } = chosen;
+        let Chosen { me, parts, granules, deals, coalesces, open_max, passed_over } = chosen;
         let incarnation = rand::rng().random_range(1..=u64::MAX);
         let (done, reports) = mpsc::unbounded_channel();
         Peer {
@@ -365,6 +371,7 @@ impl Peer {
             deals,
             afar: Afar::default(),
             coalesces,
+            granules,
             passed_over,
             open_max,
             queued: VecDeque::new(),
@@ -479,6 +486,11 @@ impl Peer {
         !self.deals && self.hears_all()
     }
 
+    /// How long the versions of what a transaction writes are among what others are told.
+    fn versions_len(&self, access: &[Access]) -> usize {
+        self.granules.count(access) * VERSION_LEN
+    }
+
     /// Removes rows of others, once all are known to be alike.
     async fn deal(&mut self) {
         self.deals = false;
@@ -569,7 +581,11 @@ impl Peer {
             ));
         }
         // Nobody else executes what writes rows of peers only.
-        if writes_parts { None } else { too_long(&transaction.record.encode()) }
+        if writes_parts {
+            None
+        } else {
+            too_long(&transaction.record.encode(), self.versions_len(&transaction.access))
+        }
     }
 
     fn admit_queued(&mut self) {
@@ -900,10 +916,14 @@ impl Peer {
             return;
         };
         let is_update = open.transaction.is_update();
+        let versions_len = self.granules.count(&open.transaction.access) * VERSION_LEN;
         let outcome = match ran {
             Ok((Ran::Done(answer), writes)) => {
                 let is_told = is_update && !self.parts.divisions.writes_parts_only(&open.transaction.access);
-                let failure = if is_told { too_long(&writes.encode()) } else { None };
+                let failure = match is_told {
+                    true => too_long(&writes.encode(), versions_len),
+                    false => None,
+                };
                 (open.answer, open.writes) = (answer, writes);
                 match failure {
                     // With the values that it has found it is too long for the others.

@@ -156,7 +156,7 @@ impl Site<'_> {
         let (Some(open), Outcome::Done { returned }) = (open, &outcome) else { return outcome };
         let access = open.transaction.access.iter().chain(returned).cloned().collect();
         let request = Request { snapshot: Csn(0), op: OP, access };
-        match too_long(&request.encode(&open.writes)) {
+        match too_long(&request.encode(&open.writes), 0) {
             None => outcome,
             Some(failure) => {
                 open.answer = Answer::of_failure(&failure);

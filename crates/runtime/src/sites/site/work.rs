@@ -168,7 +168,10 @@ impl Site<'_> {
     pub(super) fn connect(&mut self, txn: TxnId) {
         // An execution of it that was left may be under way still.
         if self.connected.contains(&txn) || self.connected.len() < self.around.updates_max {
-            return self.begin(txn);
+            if !self.begin(txn) {
+                self.connect_next();
+            }
+            return;
         }
         self.unconnected.insert((self.place_of(txn), txn));
         self.give_way();
@@ -211,29 +214,44 @@ impl Site<'_> {
     }
 
     pub(super) fn disconnect(&mut self, txn: TxnId) {
-        if self.connected.remove(&txn)
-            && let Some((_, next)) = self.unconnected.pop_first()
-        {
-            self.begin(next);
+        if self.connected.remove(&txn) {
+            self.connect_next();
         }
     }
 
-    /// There is a connection for an update now.
-    pub(super) fn begin(&mut self, txn: TxnId) {
+    /// Gives a connection that is free to whoever has waited longest and can use it.
+    fn connect_next(&mut self) {
+        while let Some((_, next)) = self.unconnected.pop_first() {
+            if self.begin(next) {
+                return;
+            }
+        }
+    }
+
+    /// There is a connection for an update now. Whether it uses it.
+    fn begin(&mut self, txn: TxnId) -> bool {
         self.connected.insert(txn);
-        match self.open.get(&txn) {
-            Some(Open { is_shipped: true, .. }) => self.apply(txn),
+        let uses_it = match self.open.get(&txn) {
+            Some(Open { is_shipped: true, .. }) => {
+                self.apply(txn);
+                true
+            }
             Some(Open { op: Some(op), .. }) => {
                 let op = *op;
                 self.feed(Event::Opening { txn });
-                // It may have been found to come too early.
-                match self.open.get(&txn).is_some_and(|open| open.op == Some(op)) {
-                    true => self.execute(txn, op),
-                    false => self.disconnect(txn),
+                // It may be found to come too early: here where nothing else is being carried out, otherwise only once it executes, in vain.
+                let goes_on = self.open.get(&txn).is_some_and(|open| open.op == Some(op));
+                if goes_on {
+                    self.execute(txn, op);
                 }
+                goes_on
             }
-            _ => self.disconnect(txn),
+            _ => false,
+        };
+        if !uses_it {
+            self.connected.remove(&txn);
         }
+        uses_it
     }
 
     pub(super) fn execute(&mut self, txn: TxnId, op: OpId) {
@@ -432,12 +450,13 @@ impl Site<'_> {
                 let Some(open) = self.open.get(&txn) else { return };
                 let (place, is_shipped) = (open.place, open.is_shipped);
                 self.note_contained(place);
-                self.disconnect(txn);
                 let replica = self.replica();
                 self.feed(match is_shipped {
                     true => Event::ShippedApplied { origin: Place::Peer(self.me), txn, replica },
                     false => Event::Applied { replica, csn: place },
                 });
+                // Whoever has its connection next sees what it committed.
+                self.disconnect(txn);
                 self.commit_next();
             }
             Done::Stepped { txn, lane, ran, answer } => self.on_stepped(txn, lane, ran, answer),

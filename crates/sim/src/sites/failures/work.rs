@@ -129,10 +129,6 @@ impl Simulation<'_> {
         if open.is_update {
             self.feed(site, Event::Opening { txn });
         }
-        // It may have been found to come too early.
-        if self.open(site, txn).is_none_or(|open| open.op != Some(op)) {
-            return;
-        }
         self.work(site, kind, cost_ns, Job::Execute { txn, op });
     }
 
