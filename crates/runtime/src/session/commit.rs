@@ -107,6 +107,7 @@ impl Session {
         let listening = match self.request_commit(id, Event::Commit { txn: id, op }).await {
             Ok(listening) => listening,
             Err(unsettled) => {
+                self.is_void |= matches!(unsettled, Unsettled::HomeLost);
                 self.rollback().await;
                 unsettled.put(&mut self.client.output);
                 return Ok(Done::Failed);

@@ -6,6 +6,7 @@
 //! another one, and its client hears of nothing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use onecopy_classify::references::{Reference, references, replace};
@@ -21,6 +22,9 @@ use super::simple::is_transaction_control;
 use super::{Done, Session};
 use crate::errors::Failure;
 use crate::results::Results;
+
+/// Before a whole transaction is executed again for the first time; later ones wait longer.
+const LOST_PAUSE: Duration = Duration::from_millis(10);
 
 /// A whole transaction.
 pub(super) struct Whole {
@@ -157,6 +161,8 @@ impl Session {
             self.client.output.truncate(begun_at);
             self.skipping = false;
             self.rollback().await;
+            // A replica that has just died has least to do, until it is known to be down.
+            tokio::time::sleep(LOST_PAUSE * attempts.pow(2)).await;
             match self.read_whole(sql).await? {
                 Ok(Some(again)) => whole = again,
                 Ok(None) => break None,
