@@ -2,7 +2,7 @@
 
 use crate::rig::{Nodes, block_on, code, connect, rows};
 use crate::sites::{LISTS, Load, lists, sites, with_lists};
-use onecopy_sim::check::{self, History, Level};
+use onecopy_sim::check::{self, History, Level, Transaction};
 use std::time::Duration;
 use tokio_postgres::error::SqlState;
 
@@ -15,7 +15,16 @@ fn table(list: u64) -> String {
     format!("lists_{list}")
 }
 
-/// What clients of all peers see is what one copy shows that runs one transaction at a time, in real time.
+/// What clients have seen is what one copy shows that runs one transaction at a time, in real time.
+#[track_caller]
+fn expect_strict(seen: Vec<Transaction>, protocol: &str) {
+    let count = seen.len();
+    println!("{protocol}: {count} transactions");
+    assert!(count > 50, "{protocol}: {count}");
+    let report = check::check(&History::new(seen).unwrap(), Level::StrictSerializable);
+    assert!(report.violations.is_empty(), "{protocol}: {report:?}");
+}
+
 #[test]
 fn what_clients_of_all_peers_see_is_strictly_serializable() {
     block_on(async {
@@ -28,11 +37,7 @@ fn what_clients_of_all_peers_see_is_strictly_serializable() {
             let of_tables: Vec<String> =
                 (1..=LISTS).map(|list| format!("SELECT * FROM {}", table(list))).collect();
             nodes.everywhere(&of_tables.join(" UNION ALL ")).await;
-            let count = seen.len();
-            println!("{protocol}: {count} transactions");
-            assert!(count > 50, "{protocol}: {count}");
-            let report = check::check(&History::new(seen).unwrap(), Level::StrictSerializable);
-            assert!(report.violations.is_empty(), "{protocol}: {report:?}");
+            expect_strict(seen, protocol);
         }
     });
 }
@@ -53,11 +58,7 @@ fn what_clients_of_peers_that_cut_tables_see_is_strictly_serializable() {
             let seen = load.end().await;
             // Rows of different granules may lie in different orders.
             nodes.everywhere("SELECT * FROM lists ORDER BY id").await;
-            let count = seen.len();
-            println!("{protocol}: {count} transactions");
-            assert!(count > 50, "{protocol}: {count}");
-            let report = check::check(&History::new(seen).unwrap(), Level::StrictSerializable);
-            assert!(report.violations.is_empty(), "{protocol}: {report:?}");
+            expect_strict(seen, protocol);
         }
     });
 }

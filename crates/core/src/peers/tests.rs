@@ -19,9 +19,15 @@ const TRANSACTIONS: usize = 40;
 
 #[track_caller]
 fn keeps_its_promise<P: Protocol + 'static>(new: impl Fn(u16) -> P) {
+    keep_it(|nodes, seed| Run::new(new(nodes), nodes, seed));
+}
+
+/// All runs of so many nodes with such a seed.
+#[track_caller]
+fn keep_it(run: impl Fn(u16, u64) -> Run) {
     for seed in 0..RUNS {
         let nodes = 1 + (seed % 4) as u16;
-        let judged = Run::new(new(nodes), nodes, seed).go(TRANSACTIONS);
+        let judged = run(nodes, seed).go(TRANSACTIONS);
         assert_eq!(judged.map(drop), Ok(()), "{nodes} nodes, seed {seed}");
     }
 }
@@ -43,22 +49,14 @@ fn peers_that_ask_are_strictly_serializable_and_end_alike() {
 /// Statements about rows of one peer, wherever their clients are, and about rows of several, beside tables that all have.
 #[test]
 fn tables_divided_by_a_column_are_strictly_serializable_as_a_whole() {
-    for seed in 0..RUNS {
-        let nodes = 1 + (seed % 4) as u16;
-        let judged = Run::divided(nodes, seed, partitioned::new).go(TRANSACTIONS);
-        assert_eq!(judged.map(drop), Ok(()), "{nodes} nodes, seed {seed}");
-    }
+    keep_it(|nodes, seed| Run::divided(nodes, seed, partitioned::new));
 }
 
 /// Rows of a table that is cut, and all of it, beside other tables.
 #[test]
 fn tables_that_are_cut_are_strictly_serializable_as_a_whole() {
     fn keeps_it<P: Permission + 'static>(new: impl Fn(u16) -> Peers<P>) {
-        for seed in 0..RUNS {
-            let nodes = 1 + (seed % 4) as u16;
-            let judged = Run::cut(new(nodes).cut(&granules()), nodes, seed).go(TRANSACTIONS);
-            assert_eq!(judged.map(drop), Ok(()), "{nodes} nodes, seed {seed}");
-        }
+        keep_it(|nodes, seed| Run::cut(new(nodes).cut(&granules()), nodes, seed));
     }
     keeps_it(invalidation::new);
     keeps_it(|nodes| partitioned::new(nodes, &Divisions::default()));

@@ -608,7 +608,7 @@ impl Session {
     /// The lane of the transaction is lost; returns what a client must hear that asked for something which is not asked for again elsewhere.
     pub(super) fn lane_of_txn_lost(&mut self, lane: Lane, error: &LaneError) -> Failure {
         self.on_lane_lost(lane, error);
-        // What comes whole is.
+        // A transaction that comes whole is executed again.
         self.is_void = true;
         Failure::of_refusal(onecopy_core::Refusal::HomeLost, Cancelled::Timeout)
     }

@@ -487,8 +487,8 @@ impl Peer {
     }
 
     /// How long the versions of what a transaction writes are among what others are told.
-    fn versions_len(&self, access: &[Access]) -> usize {
-        self.granules.count(access) * VERSION_LEN
+    fn versions_len(granules: &Granules, access: &[Access]) -> usize {
+        granules.count(access) * VERSION_LEN
     }
 
     /// Removes rows of others, once all are known to be alike.
@@ -584,7 +584,7 @@ impl Peer {
         if writes_parts {
             None
         } else {
-            too_long(&transaction.record.encode(), self.versions_len(&transaction.access))
+            too_long(&transaction.record.encode(), Peer::versions_len(&self.granules, &transaction.access))
         }
     }
 
@@ -916,7 +916,7 @@ impl Peer {
             return;
         };
         let is_update = open.transaction.is_update();
-        let versions_len = self.granules.count(&open.transaction.access) * VERSION_LEN;
+        let versions_len = Peer::versions_len(&self.granules, &open.transaction.access);
         let outcome = match ran {
             Ok((Ran::Done(answer), writes)) => {
                 let is_told = is_update && !self.parts.divisions.writes_parts_only(&open.transaction.access);
