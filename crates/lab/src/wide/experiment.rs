@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Range;
 
 use onecopy_core::protocol::certified::{Certified, Commits};
 use onecopy_core::protocol::wide_area::{Choice, Delivery, Execution, Items, Queries, WideArea};
 use onecopy_core::{Moment, Protocol};
-use onecopy_sim::sites::{Costs, Discipline, Distances, Fault, Measured, Order, Served, Setup, Source, run};
+use onecopy_sim::sites::{
+    Costs, Discipline, Distances, Fault, Measured, Order, Outcome, Patience, Served, Setup, Source, run,
+};
 use onecopy_workload::tpcw::MixName;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -252,11 +255,35 @@ impl WideExperiment {
     /// # Errors
     /// If something went wrong that only a bug can bring about.
     pub fn run(&self, seed: u64) -> Result<WideFigures, WideError> {
+        let outcome = self.outcome(seed, None)?;
+        Ok(self.figures(&outcome.measured))
+    }
+
+    /// Runs it, or begins to: nothing if those of whom figures are wait for more than so many seconds on average, which is known before such a run has ended.
+    ///
+    /// # Errors
+    /// If something went wrong that only a bug can bring about.
+    pub fn run_within(&self, seed: u64, response_s: f64) -> Result<Option<WideFigures>, WideError> {
+        let of = measured_of(self.transactions());
+        let sum_ns = (of.end - of.start) as f64 * response_s * 1e9;
+        let outcome = self.outcome(seed, Some(Patience { of, sum_ns: sum_ns as u128 }))?;
+        Ok((!outcome.given_up).then(|| self.figures(&outcome.measured)))
+    }
+
+    /// How many arrive.
+    fn transactions(&self) -> u64 {
+        let each = EACH * u64::from(self.sites);
+        match self.variations.contains(&Variation::ThisMachine) {
+            true => each.max(u64::from(self.rate * LASTS_S)),
+            false => each,
+        }
+    }
+
+    fn outcome(&self, seed: u64, gives_up: Option<Patience>) -> Result<Outcome, WideError> {
         let failed = |what: String| WideError { experiment: self.clone(), what };
         let has = |variation| self.variations.contains(&variation);
         let distance_ns = if has(Variation::FarSites) { FAR_NS } else { DISTANCE_NS };
-        let here = has(Variation::ThisMachine);
-        let mut costs = if here { THIS_MACHINE } else { COSTS };
+        let mut costs = if has(Variation::ThisMachine) { THIS_MACHINE } else { COSTS };
         if has(Variation::SlowMiddleware) {
             (costs.message_ns, costs.token_ns) = (SLOW_MIDDLEWARE_NS, SLOW_MIDDLEWARE_NS);
         }
@@ -275,11 +302,7 @@ impl WideExperiment {
             seed,
             distances: Distances::equal(self.sites, distance_ns, JITTER),
             rate: f64::from(self.rate),
-            transactions: (EACH * u64::from(self.sites)).max(if here {
-                u64::from(self.rate * LASTS_S)
-            } else {
-                0
-            }),
+            transactions: self.transactions(),
             costs,
             order: match () {
                 () if has(Variation::Sequencer) => Order::Sequencer,
@@ -290,19 +313,20 @@ impl WideExperiment {
             discipline: if has(Variation::OneByOne) { Discipline::Queued } else { Discipline::Shared },
             executing_max: has(Variation::FewConnections).then_some(FEW_CONNECTIONS),
             history: false,
+            gives_up,
         };
         let outcome = run(&setup, &mut *source, self.system.protocol(self.sites))
             .map_err(|error| failed(error.to_string()))?;
         match outcome.faults.first().map(Fault::to_string) {
             Some(fault) => Err(failed(fault)),
-            None => Ok(self.figures(&outcome.measured)),
+            None => Ok(outcome),
         }
     }
 
     fn figures(&self, measured: &Measured) -> WideFigures {
         let all = &measured.served;
-        let tenth = all.len() / 10;
-        let served = &all[tenth..all.len() - tenth];
+        let of = measured_of(all.len() as u64);
+        let served = &all[of.start as usize..of.end as usize];
         let updates: Vec<&Served> = served.iter().filter(|of| of.updates).collect();
         let executes_here =
             |of: &&Served| self.system.executes_at_client() || of.executed_at == Some(of.site);
@@ -342,6 +366,12 @@ impl WideExperiment {
             messages: measured.messages as f64 / count(updates_of_all),
         }
     }
+}
+
+/// Of whom figures are, of so many by arrival: neither the first tenth nor the last.
+fn measured_of(transactions: u64) -> Range<u64> {
+    let tenth = transactions / 10;
+    tenth..transactions - tenth
 }
 
 fn named_system(system: &str) -> Option<WideSystem> {
@@ -453,6 +483,17 @@ mod tests {
                 assert!(varied.to_string().ends_with(variation.description()), "{varied}");
             }
         }
+    }
+
+    #[test]
+    fn what_takes_too_long_is_given_up_and_nothing_else() {
+        let experiment = WideExperiment::new("symmetric agreed", 4, 60).expect("there is one");
+        let figures = experiment.run(0).expect("it runs");
+        // Half of them are updates, but for chance.
+        let (shortest, longest) = (figures.queries_s, figures.updates_s);
+        assert!(shortest < longest, "{figures:?}");
+        let within = |response_s| experiment.run_within(0, response_s).expect("it runs");
+        assert_eq!((within(shortest), within(longest)), (None, Some(figures)));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! What came of a run, in figures.
 
-use onecopy_core::Instant;
+use onecopy_core::{Instant, TxnId};
+
+use super::Patience;
 
 /// A transaction from its client's view, in the order of arrival.
 #[derive(Clone, PartialEq, Debug)]
@@ -32,6 +34,47 @@ impl Served {
     #[must_use]
     pub fn response_ns(&self) -> Option<u64> {
         Some(self.answered?.since_ns(self.arrived))
+    }
+}
+
+/// How long those who count have waited up to now, answered or not.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    patience: Option<Patience>,
+    answered_ns: u128,
+    /// Who waits, and the sum of when they came.
+    waiting: u128,
+    came_ns: u128,
+}
+
+impl Waiting {
+    pub(super) fn new(patience: Option<Patience>) -> Waiting {
+        Waiting { patience, answered_ns: 0, waiting: 0, came_ns: 0 }
+    }
+
+    fn counts(&self, txn: TxnId) -> bool {
+        self.patience.as_ref().is_some_and(|patience| patience.of.contains(&txn.0))
+    }
+
+    pub(super) fn arrives(&mut self, txn: TxnId, now: Instant) {
+        if self.counts(txn) {
+            self.waiting += 1;
+            self.came_ns += u128::from(now.0);
+        }
+    }
+
+    pub(super) fn answered(&mut self, txn: TxnId, arrived: Instant, now: Instant) {
+        if self.counts(txn) {
+            self.waiting -= 1;
+            self.came_ns -= u128::from(arrived.0);
+            self.answered_ns += u128::from(now.since_ns(arrived));
+        }
+    }
+
+    /// Whether they have waited for too long together.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        let sum_ns = self.answered_ns + self.waiting * u128::from(now.0) - self.came_ns;
+        self.patience.as_ref().is_some_and(|patience| sum_ns > patience.sum_ns)
     }
 }
 

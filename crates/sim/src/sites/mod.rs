@@ -36,9 +36,10 @@ use crate::server::{Kind, Server};
 pub use crate::server::Discipline;
 pub use failures::{Bug, Failed, Failing, Family, run_failing};
 pub use measure::{Measured, Served};
-pub use setup::{Costs, Distances, Order, Setup};
+pub use setup::{Costs, Distances, Order, Patience, Setup};
 
 use contents::{Contents, Recorder};
+use measure::Waiting;
 use ring::Ring;
 use sequencer::Sequencer;
 
@@ -100,6 +101,8 @@ pub struct Outcome {
     pub faults: Vec<Fault>,
     /// Things that happened.
     pub events: u64,
+    /// Whether it was given up: then figures are of a part, and nothing is said of faults in its end.
+    pub given_up: bool,
 }
 
 /// A bug that shows itself.
@@ -288,6 +291,7 @@ struct Simulation<'a> {
     contents: Contents,
     recorder: Option<Recorder>,
     measured: Measured,
+    waiting: Waiting,
     faults: Vec<Fault>,
 }
 
@@ -319,6 +323,7 @@ impl<'a> Simulation<'a> {
             contents: Contents::new(sites),
             recorder: setup.history.then(Recorder::default),
             measured: Measured::default(),
+            waiting: Waiting::new(setup.gives_up.clone()),
             faults: Vec::new(),
         }
     }
@@ -348,12 +353,20 @@ impl<'a> Simulation<'a> {
     fn goes_on(&self) -> bool {
         let all_came = self.txns.len() as u64 >= self.setup.transactions;
         let is_late = self.queue.now().since_ns(self.last_arrival) > PATIENCE_NS;
-        self.faults.len() < FAULTS_MAX && !(all_came && (self.awaited == 0 || is_late))
+        let is_over = all_came && (self.awaited == 0 || is_late);
+        self.faults.len() < FAULTS_MAX && !is_over && !self.is_given_up()
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.waiting.is_over(self.queue.now())
     }
 
     fn finish(mut self) -> Result<Outcome, MalformedHistory> {
+        let given_up = self.is_given_up();
         let stuck = self.txns.iter().position(|txn| txn.served.answered.is_none());
-        if let Some(txn) = stuck {
+        if given_up {
+            // What is under way would have been answered later.
+        } else if let Some(txn) = stuck {
             self.fault(Fault::Stuck { txn: TxnId(txn as u64) });
         } else if self.awaited > 0 {
             self.fault(Fault::Missing { missing: self.awaited });
@@ -363,7 +376,7 @@ impl<'a> Simulation<'a> {
         let history = self.recorder.take().map(Recorder::finish).transpose()?;
         self.measured.served = self.txns.into_iter().map(|txn| txn.served).collect();
         let events = self.queue.scheduled();
-        Ok(Outcome { measured: self.measured, history, faults: self.faults, events })
+        Ok(Outcome { measured: self.measured, history, faults: self.faults, events, given_up })
     }
 
     fn schedule_arrival(&mut self) {
@@ -405,6 +418,7 @@ impl<'a> Simulation<'a> {
             failed: arriving.fails,
         };
         self.awaited += 1;
+        self.waiting.arrives(txn, self.queue.now());
         self.txns.push(Txn { arriving, served, requests: 0, commits: 0, forgotten: 0 });
         self.feed(site, Event::Autocommit { begin, statement });
     }
@@ -537,6 +551,7 @@ impl<'a> Simulation<'a> {
         if of.served.answered.replace(now).is_some() {
             return self.senseless(txn, "is answered twice");
         }
+        self.waiting.answered(txn, of.served.arrived, now);
         self.awaited -= 1;
         if let Some(recorder) = self.recorder.as_mut().filter(|_| !of.arriving.fails) {
             let found = self.contents.found(txn, executed_at).map_or(&[][..], Vec::as_slice);

@@ -1,5 +1,7 @@
 //! How sites are run.
 
+use std::ops::Range;
+
 use onecopy_workload::random::{self, Random};
 
 use crate::server::Discipline;
@@ -25,6 +27,17 @@ pub struct Setup {
     pub executing_max: Option<usize>,
     /// Whether what clients saw is recorded, for the checker.
     pub history: bool,
+    /// When a run is given up: far beyond what sites carry, lines grow without end, and so does a run.
+    pub gives_up: Option<Patience>,
+}
+
+/// How long clients may wait in a run, all together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Patience {
+    /// Whose waiting counts, by the numbers of their arrivals from 0 on.
+    pub of: Range<u64>,
+    /// The sum of their waiting, in nanoseconds.
+    pub sum_ns: u128,
 }
 
 /// Who says in which order messages are.

@@ -64,6 +64,7 @@ fn setup(seed: u64) -> Setup {
         },
         order: if seed.is_multiple_of(2) { Order::Token { burst: 20 } } else { Order::Sequencer },
         executing_max: seed.is_multiple_of(5).then_some(2),
+        gives_up: None,
         discipline: if seed.is_multiple_of(3) { Discipline::Queued } else { Discipline::Shared },
         history: true,
     }
