@@ -7,11 +7,12 @@
 //!                 v
 //!              mod.rs  <-->  the core's peers         what happens, and what is to be done
 //!              |     |
-//!     channel.rs    ../database.rs                    in order and without loss; executed, applied, committed
-//!     codec.rs
+//!     channel.rs    work.rs                           in order and without loss; executed, applied, committed
+//!     codec.rs        |
+//!              ../database.rs
 //! ```
 //!
-//! Of divided tables: [`parts`] is what a server has of them, [`afar`] what is about rows that are elsewhere, [`crossing`] what peers say of it; [`dealing`] is how rows come to their peers.
+//! [`start`] is how a peer begins. Of divided tables: [`parts`] is what a server has of them, [`afar`] what is about rows that are elsewhere, [`crossing`] what peers say of it; [`dealing`] is how rows come to their peers.
 //!
 //! What peers have agreed on is in their memory only, as in the paper. So if one of them is lost, or its server is, all end: what one of them has
 //! committed and told its client may be missing elsewhere.
@@ -24,48 +25,43 @@ mod codec;
 mod crossing;
 mod dealing;
 mod parts;
+mod start;
+mod work;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use hashbrown::HashMap;
-use onecopy_classify::Catalogue;
-use onecopy_classify::catalogue::Table;
 use onecopy_core::peers::Message as Written;
 use onecopy_core::peers::granules::Granules;
 use onecopy_core::peers::parts::{Division, Home};
-use onecopy_core::protocol::{Protocol, peers_by_name};
+use onecopy_core::protocol::Protocol;
 use onecopy_core::{
-    Access, AccessSet, Begin as CoreBegin, ClassId, ColumnId, Csn, Effect, Event, How, Message, NodeId, OpId,
-    Outcome, Place, ReplicaId, SessionId, Statement, StatementKind, TableId, TxnId,
+    Access, AccessSet, Begin as CoreBegin, ClassId, Csn, Event, Message, NodeId, Place, ReplicaId, SessionId,
+    Statement, StatementKind, TableId, TxnId,
 };
 use onecopy_log::consensus::{MESSAGE_LEN_MAX, NodeId as PeerId};
-use onecopy_wire::sqlstate::SqlState;
 use rand::Rng;
 use tokio::sync::{mpsc, oneshot};
+
+pub use self::start::{is_one, serve};
 
 use self::afar::{Afar, DoneAfar, Elsewhere};
 use self::channel::{Came, Channel};
 use self::parts::{Parts, Wanted};
-use super::database::{self, Answer, ApplyError, Begin, Ran};
-use super::likeness::{self, Likeness};
+use super::database::{Answer, ApplyError, Ran};
+use super::likeness::Likeness;
 use super::messages::{put_bytes, take_bytes};
 use super::transaction::Transaction;
-use super::{Clients, Shared, Started, own_replica, too_long};
+use super::{Shared, too_long};
 use crate::clock::{Clock, Deadline};
-use crate::errors::{Failure, ServeError};
+use crate::errors::Failure;
 use crate::lane::{Lane, LaneError};
-use crate::nodes;
-use crate::nodes::handshake::Purpose;
-use crate::nodes::links::{self, Links, Said};
-use crate::nodes::peers::{Peers, Serve};
+use crate::nodes::links::{Links, Said};
 use crate::record::Record;
-use crate::server::{Handle, files};
-use crate::settings::{NodesSettings, Settings};
 
 /// How often peers say what they have heard.
 const TICK: Duration = Duration::from_millis(100);
@@ -79,8 +75,6 @@ const LOST_PAUSE: Duration = Duration::from_millis(20);
 const ANSWER_LEN_MAX: usize = MESSAGE_LEN_MAX / 2;
 /// How often it is, or what was written elsewhere is applied again.
 const LOSSES_MAX: u32 = 200;
-/// Parts of a table that it may be cut into: what is about all of it names them all.
-const GRANULES_MAX: u16 = 100;
 /// Bytes of a granule with its version in an update.
 const VERSION_LEN: usize = 16;
 
@@ -136,157 +130,6 @@ struct Open {
 enum Waiting {
     Commit(TxnId, Csn),
     Apply(NodeId, TxnId),
-}
-
-/// Whether a configured protocol is one of these.
-pub fn is_one(protocol: &str) -> bool {
-    onecopy_core::protocol::PEERS.contains(&protocol)
-}
-
-/// Serves as one of several peers, until `shutdown` is ready.
-///
-/// # Errors
-/// [`ServeError`] if serving cannot start, or another peer or this one's server is lost.
-pub async fn serve(
-    mut settings: Settings,
-    nodes: NodesSettings,
-    ready: impl FnOnce(&Handle),
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), ServeError> {
-    let replica = own_replica(&settings)?;
-    files::make_room(&mut settings)?;
-    let nodes = Arc::new(nodes);
-    let for_peers = nodes::listen_for_nodes(&nodes).await?;
-    let peers = Peers::start(&nodes).map_err(ServeError::Threads)?;
-    let (inputs, received) = mpsc::unbounded_channel();
-    peers.serve(for_peers, answer(&peers.links, &inputs)).map_err(ServeError::Threads)?;
-    let failed = |error: String| ServeError::Replicas(format!("{}: {error}", replica.name));
-    let database = super::database_of(&settings, &replica);
-    database.watch().await.map_err(|error| failed(error.to_string()))?;
-    let catalogue = database.definitions().await.map_err(|error| failed(error.to_string()))?;
-    let mut numbers: Vec<u64> = nodes.nodes.iter().map(|node| node.id).collect();
-    numbers.sort_unstable();
-    let count = u16::try_from(numbers.len()).unwrap_or(u16::MAX);
-    let (by_clients, by_column) = match settings.protocol.as_str() {
-        "partitioned" => (settings.divided.as_slice(), settings.parts.as_slice()),
-        other => {
-            if !settings.divided.is_empty() || !settings.parts.is_empty() {
-                tracing::warn!(protocol = other, "only the protocol \"partitioned\" divides tables");
-            }
-            (&[][..], &[][..])
-        }
-    };
-    let parts = Parts::new(by_clients, by_column, &catalogue, count)?;
-    let me = numbers.iter().position(|number| *number == nodes.this).unwrap_or(0);
-    let me = NodeId(u16::try_from(me).unwrap_or(u16::MAX));
-    let facts = super::facts_of(&database, &replica).await?;
-    // Before rows are dealt, all peers must have the same.
-    let (deals, contents) = match parts.is_empty() {
-        true => (false, String::new()),
-        false => dealing::look_before_serving(&settings, &database, &parts, me).await?,
-    };
-    let mut by_clients = by_clients.to_vec();
-    by_clients.sort_unstable();
-    let started = format!(
-        "{} {by_clients:?} {} {} {} {numbers:?} {contents}",
-        settings.protocol,
-        parts.shown(),
-        settings.coalesces,
-        settings.granules
-    );
-    // Where items are what peers tell each other, they have to mean the same.
-    let more = match parts.is_empty() && !settings.coalesces && settings.granules == 1 {
-        true => Vec::new(),
-        false => likeness::numbers(&catalogue),
-    };
-    let likeness =
-        Likeness::read(started, &facts, &database, more).await.map_err(|error| failed(error.to_string()))?;
-    let open_max = (settings.limits.lanes_per_replica_max * 3 / 4).max(1);
-    let passed_over = Arc::new(AtomicU64::new(0));
-    let granules = granules(&catalogue, settings.granules)?;
-    let core = peers_by_name(&settings.protocol, count, &parts.divisions, &granules)
-        .map_err(|error| ServeError::Settings(error.to_string()))?;
-    let (parts, counted) = (Arc::new(parts), passed_over.clone());
-    let coalesces = settings.coalesces;
-    let chosen = Chosen { me, parts, granules, deals, coalesces, open_max, passed_over: counted };
-    let submit =
-        Box::new(move |transaction, answer| inputs.send(Input::Submit { transaction, answer }).is_ok());
-    let this = nodes.this;
-    let shown = Box::new(move || {
-        let passed_over = passed_over.load(Ordering::Relaxed);
-        vec![("site", this.to_string()), ("updates passed over", passed_over.to_string())]
-    });
-    let clients = Clients {
-        database: database.clone(),
-        catalogue,
-        numbers: &numbers,
-        this,
-        submit,
-        speak: None,
-        shown,
-        freshness: None,
-    };
-    let started = Started::begin(&settings, clients).await?;
-    let mut around =
-        Peer::new(&started.shared, core, &numbers, peers.links.clone(), received, (chosen, likeness));
-    ready(&started.handle());
-    let ended = tokio::select! {
-        () = shutdown => Ok(()),
-        why = around.run() => Err(failed(why)),
-        () = database.session_ends() => {
-            Err(failed("its server has ended its sessions, and what peers agreed on may not be there any more: see docs/protocols/invalidation.md".into()))
-        }
-    };
-    started.end().await;
-    if ended.is_ok() && !around.finish().await {
-        tracing::warn!(
-            "not all that was under way here is known to be at the other peers: compare their databases before they are started again"
-        );
-    }
-    peers.end();
-    ended
-}
-
-/// Each table with a primary key, cut by its first column.
-///
-/// # Errors
-/// If there cannot be so many.
-fn granules(catalogue: &Catalogue, each: u16) -> Result<Granules, ServeError> {
-    if !(1..=GRANULES_MAX).contains(&each) {
-        let what = format!(
-            "peers.granules is {each}, and has to be from 1 (tables are taken as a whole) to {GRANULES_MAX}"
-        );
-        return Err(ServeError::Settings(what));
-    }
-    let cut = |table: &Table| {
-        let number = *table.primary_key()?.columns.first()?;
-        let column = table.columns.iter().find(|column| column.number == number)?;
-        // Otherwise nothing would name it.
-        onecopy_classify::is_named_by_values(column).then(|| (table.id(), ColumnId(number)))
-    };
-    Ok(Granules::new(each, catalogue.tables.iter().filter_map(cut)))
-}
-
-/// What is done with connections of other peers.
-fn answer(links: &Links, inputs: &mpsc::UnboundedSender<Input>) -> Serve {
-    let (links, inputs) = (links.clone(), inputs.clone());
-    Arc::new(move |stream, from, purpose| {
-        let (links, inputs) = (links.clone(), inputs.clone());
-        Box::pin(async move {
-            if purpose != Purpose::Log {
-                return Err(std::io::Error::other("a peer has no log and takes no clients of others"));
-            }
-            links::hear(stream, |said| match said {
-                Said::Place(place) => links.learn(from, place),
-                // Without a receiver the process is ending.
-                Said::Site(message) => drop(inputs.send(Input::Heard { from, message })),
-                Said::Log(_) | Said::Keep(_) => {
-                    tracing::warn!(node = from.0, "another node serves by another protocol");
-                }
-            })
-            .await
-        })
-    })
 }
 
 /// What was chosen for a peer.
@@ -660,331 +503,5 @@ impl Peer {
                 self.links.tell(PeerId(self.numbers[at]), Said::Site(message));
             }
         }
-    }
-}
-
-/// What the core wants done.
-impl Peer {
-    fn carry_out(&mut self, effect: Effect) {
-        match effect {
-            Effect::Execute { txn, how, .. } => self.execute(txn, how),
-            Effect::CommitAt { txn, csn, .. } => self.wait(Waiting::Commit(txn, csn)),
-            Effect::ApplyShipped { origin: Place::Peer(from), txn, .. } => {
-                self.wait(Waiting::Apply(from, txn))
-            }
-            Effect::PassOver { origin: Place::Peer(from), txn, .. } => {
-                self.written.remove(&(from, txn));
-                self.passed_over.fetch_add(1, Ordering::Relaxed);
-            }
-            Effect::Acknowledge { txn, .. } | Effect::Release { txn, .. } => {
-                let answer = self.open.get(&txn).map(|open| open.answer.clone());
-                self.answer(txn, answer.unwrap_or_default());
-            }
-            Effect::Leave { txn, .. } => {
-                if let Some(lane) = self.open.get_mut(&txn).and_then(|open| open.lane.take()) {
-                    let database = self.shared.database.clone();
-                    tokio::spawn(async move { database.leave(lane).await });
-                }
-            }
-            Effect::Send { to: Place::Peer(to), message } => self.say(to, &message, None),
-            Effect::Ship { txn, to: Place::Peer(to), mut message } => {
-                let writes = self.open.get(&txn).map(|open| open.writes.clone()).unwrap_or_default();
-                if let Message::Peers(Written::Update { change, .. }) = &mut message {
-                    // What has found no row hides nothing.
-                    change.take_if(|_| writes.writes.iter().any(|write| write.rows != Some(1)));
-                }
-                self.say(to, &message, Some(&writes));
-            }
-            Effect::Refuse { txn, .. } => {
-                let failure = Failure::new(SqlState::SERIALIZATION_FAILURE, "the transaction was given up");
-                self.answer(txn, Answer::of_failure(&failure.hint("Run it again.")));
-            }
-            Effect::Forget { txn } => drop(self.open.remove(&txn)),
-            Effect::Finish { .. } => {}
-            other => tracing::debug!(?other, "nothing to be done at a peer"),
-        }
-    }
-
-    fn execute(&mut self, txn: TxnId, how: How) {
-        let writes = matches!(how, How::Home { .. });
-        let Some(open) = self.open.get(&txn) else { return };
-        if open.wanted.is_some() {
-            return self.cross(txn, writes);
-        }
-        let held_max = self.held_max(open);
-        let transaction = open.transaction.clone();
-        let (database, done) = (self.shared.database.clone(), self.done.clone());
-        let is_divided =
-            |access: &Access| self.parts.divisions.get(access.item.table) == Some(&Division::Clients);
-        let checks_at_once = self.shared.classifier.has_deferrable();
-        let begin = match writes {
-            // Nobody is asked about these, so the server sees to it.
-            _ if transaction.access.iter().any(is_divided) => Begin::Serializable { writes },
-            // What it only reads may change, and is to be of one moment.
-            true if self.parts.divisions.writes_parts_only(&transaction.access) => {
-                Begin::Certified { read_only: false, checks_at_once }
-            }
-            true => Begin::Update { checks_at_once },
-            false => Begin::Query,
-        };
-        let has_snapshot = !writes || matches!(begin, Begin::Certified { .. });
-        let turn = has_snapshot.then(|| self.next_opening());
-        tokio::spawn(async move {
-            let opened = |done: &mpsc::UnboundedSender<Done>| {
-                if let Some(turn) = turn {
-                    // Nobody listens any more where the peer has ended.
-                    let _ = done.send(Done::Opened { turn });
-                }
-            };
-            let (lane, ran) = match database.lend().await {
-                Ok(mut lane) => {
-                    let begun = match turn {
-                        Some(_) => database::open_snapshot(&mut lane, &transaction.record, begin).await,
-                        None => Ok(()),
-                    };
-                    opened(&done);
-                    let ran = match (begun, turn) {
-                        (Err(error), _) => Err(error),
-                        (Ok(()), Some(_)) => database::go_on(&mut lane, &transaction, held_max).await,
-                        (Ok(()), None) => database::run(&mut lane, &transaction, begin, held_max).await,
-                    };
-                    let is_well = ran.as_ref().err().is_none_or(LaneError::is_database);
-                    (is_well.then_some(lane), ran)
-                }
-                Err(error) => {
-                    opened(&done);
-                    (None, Err(error))
-                }
-            };
-            if ran.is_err() {
-                tokio::time::sleep(LOST_PAUSE).await;
-            }
-            let lane = lane.map(Box::new);
-            let _ = done.send(Done::Executed { txn, lane, ran, elsewhere: Elsewhere::default() });
-        });
-    }
-
-    /// The turn of a read that takes its snapshot now.
-    fn next_opening(&mut self) -> u64 {
-        let turn = self.next_turn;
-        self.next_turn += 1;
-        self.opening.insert(turn);
-        turn
-    }
-
-    fn wait(&mut self, what: Waiting) {
-        let turn = self.next_turn;
-        self.next_turn += 1;
-        self.waiting.push_back((turn, what));
-        self.go_on();
-    }
-
-    /// Commits what no read has to be opened before.
-    fn go_on(&mut self) {
-        while let Some((turn, _)) = self.waiting.front()
-            && self.opening.first().is_none_or(|opening| opening > turn)
-            && let Some((_, what)) = self.waiting.pop_front()
-        {
-            match what {
-                Waiting::Commit(txn, csn) => self.commit(txn, csn),
-                Waiting::Apply(from, txn) => {
-                    self.to_apply.push_back((from, txn));
-                    self.apply_next();
-                }
-            }
-        }
-    }
-
-    fn commit(&mut self, txn: TxnId, csn: Csn) {
-        if !self.prepares_elsewhere(txn, csn) {
-            self.commit_here(txn, csn);
-        }
-    }
-
-    fn commit_here(&mut self, txn: TxnId, csn: Csn) {
-        let Some(lane) = self.open.get_mut(&txn).and_then(|open| open.lane.take()) else {
-            return self.end("the connection on which a transaction was open is lost");
-        };
-        let (database, done) = (self.shared.database.clone(), self.done.clone());
-        tokio::spawn(async move {
-            let result = database.commit_durably(lane).await;
-            let _ = done.send(Done::Committed { txn, csn, result });
-        });
-    }
-
-    /// Applies as much at once as there are connections for; where nobody has put it in an order, one after the other.
-    fn apply_next(&mut self) {
-        let at_once = if self.core.name() == "weak" { 1 } else { self.applies_max };
-        while self.applying < at_once
-            && let Some((from, txn)) = self.to_apply.pop_front()
-        {
-            self.applying += 1;
-            self.apply(from, txn);
-        }
-    }
-
-    fn apply(&mut self, from: NodeId, txn: TxnId) {
-        let Some(writes) = self.written.get(&(from, txn)).cloned() else {
-            return self.end("what another peer has written has not come with its message");
-        };
-        let checks_at_once = self.shared.classifier.has_deferrable();
-        let (database, done) = (self.shared.database.clone(), self.done.clone());
-        tokio::spawn(async move {
-            let applying = async {
-                let mut lane = database.lend().await?;
-                match database::apply(&mut lane, &writes, checks_at_once).await {
-                    Ok(()) => Ok(database.commit_durably(lane).await?),
-                    Err(error) => {
-                        database.leave(lane).await;
-                        Err(error)
-                    }
-                }
-            };
-            let result: Result<(), ApplyError> = applying.await;
-            if result.is_err() {
-                tokio::time::sleep(LOST_PAUSE).await;
-            }
-            let _ = done.send(Done::Applied { from, txn, result });
-        });
-    }
-}
-
-/// What was done.
-impl Peer {
-    fn on_done(&mut self, done: Done) {
-        match done {
-            Done::Opened { turn } => {
-                self.opening.remove(&turn);
-                self.go_on();
-            }
-            Done::Executed { txn, lane, ran, elsewhere } => {
-                if let Some(open) = self.open.get_mut(&txn) {
-                    open.elsewhere = elsewhere;
-                }
-                self.on_executed(txn, lane.map(|lane| *lane), ran);
-            }
-            Done::Afar(done) => self.on_done_afar(done),
-            Done::Committed { txn, csn, result: Ok(()) } => {
-                if !self.finishes_elsewhere(txn) {
-                    let replica = self.replica();
-                    self.feed(Event::Applied { replica, csn });
-                }
-            }
-            Done::Committed { txn, result: Err(error), .. } => {
-                self.end(format!("whether {txn} was committed is not known: {error}"));
-            }
-            Done::Applied { from, txn, result } => self.on_applied(from, txn, result),
-        }
-    }
-
-    fn on_applied(&mut self, from: NodeId, txn: TxnId, result: Result<(), ApplyError>) {
-        match result {
-            Ok(()) => {}
-            Err(ApplyError::Lane(LaneError::Shortage(_))) => return self.apply(from, txn),
-            Err(ApplyError::Lane(error)) if error.is_database() && self.gives_up(from, txn, &error) => {
-                return self.end(format!("what another peer has written cannot be applied: {error}"));
-            }
-            Err(ApplyError::Lane(error)) if error.is_database() => return self.apply(from, txn),
-            // It promises nothing else.
-            Err(error) if self.core.name() == "weak" => {
-                tracing::debug!(%error, "what another peer has written is left out");
-            }
-            Err(error) => return self.end(error.to_string()),
-        }
-        self.written.remove(&(from, txn));
-        self.retries.remove(&(from, txn));
-        self.applying -= 1;
-        self.apply_next();
-        let replica = self.replica();
-        self.feed(Event::ShippedApplied { origin: Place::Peer(from), txn, replica });
-    }
-
-    fn gives_up(&mut self, from: NodeId, txn: TxnId, error: &LaneError) -> bool {
-        // Of resources there may be more later.
-        if matches!(error, LaneError::Database(fields) if fields.code.as_str().starts_with("53")) {
-            return false;
-        }
-        let retries = self.retries.entry((from, txn)).or_default();
-        *retries += 1;
-        *retries > LOSSES_MAX
-    }
-
-    fn on_executed(&mut self, txn: TxnId, lane: Option<Lane>, ran: Result<(Ran, Record), LaneError>) {
-        let database = self.shared.database.clone();
-        let Some(open) = self.open.get_mut(&txn) else {
-            drop(lane.map(|lane| tokio::spawn(async move { database.leave(lane).await })));
-            return;
-        };
-        let is_update = open.transaction.is_update();
-        let versions_len = Peer::versions_len(&self.granules, &open.transaction.access);
-        let outcome = match ran {
-            Ok((Ran::Done(answer), writes)) => {
-                let is_told = is_update && !self.parts.divisions.writes_parts_only(&open.transaction.access);
-                let failure = match is_told {
-                    true => too_long(&writes.encode(), versions_len),
-                    false => None,
-                };
-                (open.answer, open.writes) = (answer, writes);
-                match failure {
-                    // With the values that it has found it is too long for the others.
-                    Some(failure) => {
-                        open.answer = Answer::of_failure(&failure);
-                        Outcome::Failed
-                    }
-                    None => Outcome::Done { returned: Vec::new() },
-                }
-            }
-            Ok((Ran::Failed(answer), _)) => {
-                open.answer = answer;
-                Outcome::Failed
-            }
-            Ok((Ran::TooLarge, _)) => {
-                let hint = match open.is_forwarded {
-                    true => "Return fewer rows, or ask the peer that has them.",
-                    false => "Return fewer rows, or raise limits.held_result_bytes_max.",
-                };
-                let what = "the results of a transaction are too long to be held";
-                let failure = Failure::new(SqlState::PROGRAM_LIMIT_EXCEEDED, what);
-                open.answer = Answer::of_failure(&failure.hint(hint));
-                Outcome::Failed
-            }
-            Ok((Ran::NotBegun(why), _)) => {
-                open.answer = Answer::of_failure(&Failure::new(SqlState::INVALID_PARAMETER_VALUE, why));
-                Outcome::Failed
-            }
-            Err(error @ LaneError::Frame(_)) => {
-                open.answer =
-                    Answer::of_failure(&Failure::new(SqlState::PROGRAM_LIMIT_EXCEEDED, error.to_string()));
-                Outcome::Failed
-            }
-            Err(LaneError::Shortage(error)) => {
-                tracing::warn!(%error, "open another connection; trying again");
-                Outcome::Lost { answer_begun: false }
-            }
-            Err(error) if !error.is_database() => {
-                return self.end(format!("its server is lost: {error}"));
-            }
-            Err(error) => {
-                open.losses += 1;
-                if open.losses > LOSSES_MAX {
-                    open.answer = Answer::of_failure(&Failure::of_lane(&error));
-                    Outcome::Failed
-                } else {
-                    Outcome::Lost { answer_begun: false }
-                }
-            }
-        };
-        let keeps = is_update && !matches!(outcome, Outcome::Lost { .. });
-        match lane {
-            Some(lane) if keeps => open.lane = Some(lane),
-            Some(lane) => drop(tokio::spawn(async move { database.leave(lane).await })),
-            None => {}
-        }
-        if !is_update && !matches!(outcome, Outcome::Lost { .. }) {
-            let answer = open.answer.clone();
-            self.answer(txn, answer);
-        }
-        let replica = self.replica();
-        self.feed(Event::Executed { txn, op: OpId(0), replica, outcome, elapsed_ns: 0 });
     }
 }
