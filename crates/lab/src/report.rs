@@ -512,6 +512,7 @@ mod tests {
                 "short-bursts",
                 "long-bursts",
                 "far-sites",
+                "heavy-writes",
                 "sequencer",
                 "one-by-one",
                 "few-connections",

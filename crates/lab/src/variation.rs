@@ -90,6 +90,8 @@ pub enum Variation {
     LongBursts,
     /// A message takes 50 ms from site to site.
     FarSites,
+    /// A message with what an update wrote takes 20 ms of a site's CPU, as its statements do.
+    HeavyWrites,
     /// The first site numbers messages, in the place of a token that goes around.
     Sequencer,
     /// A site does one thing after the other, so messages and the token wait behind statements.
@@ -120,7 +122,7 @@ const SHORT_READ_MS: f64 = 50.0;
 
 impl Variation {
     /// All of them.
-    pub const ALL: [Variation; 44] = [
+    pub const ALL: [Variation; 45] = [
         Variation::Shared,
         Variation::WritesFirst,
         Variation::Memory,
@@ -160,6 +162,7 @@ impl Variation {
         Variation::ShortBursts,
         Variation::LongBursts,
         Variation::FarSites,
+        Variation::HeavyWrites,
         Variation::Sequencer,
         Variation::OneByOne,
         Variation::FewConnections,
@@ -210,6 +213,7 @@ impl Variation {
             Variation::ShortBursts => "short-bursts",
             Variation::LongBursts => "long-bursts",
             Variation::FarSites => "far-sites",
+            Variation::HeavyWrites => "heavy-writes",
             Variation::Sequencer => "sequencer",
             Variation::OneByOne => "one-by-one",
             Variation::FewConnections => "few-connections",
@@ -283,6 +287,7 @@ impl Variation {
             Variation::ShortBursts => "two messages for each turn of the token",
             Variation::LongBursts => "two hundred messages for each turn of the token",
             Variation::FarSites => "each message takes 50 ms from site to site",
+            Variation::HeavyWrites => "a message with writes takes 20 ms of a site's CPU",
             Variation::Sequencer => "the first site numbers messages",
             Variation::OneByOne => "a site does one thing after the other, messages too",
             Variation::FewConnections => "a site executes four transactions at a time",
@@ -340,6 +345,7 @@ impl Variation {
             | Variation::ShortBursts
             | Variation::LongBursts
             | Variation::FarSites
+            | Variation::HeavyWrites
             | Variation::Sequencer
             | Variation::OneByOne
             | Variation::FewConnections
@@ -369,6 +375,7 @@ impl Variation {
         | Variation::ShortBursts
         | Variation::LongBursts
         | Variation::FarSites
+        | Variation::HeavyWrites
         | Variation::Sequencer
         | Variation::OneByOne
         | Variation::FewConnections

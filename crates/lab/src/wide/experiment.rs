@@ -28,6 +28,7 @@ const COSTS: Costs = Costs {
     apply_ns: 5 * MS,
     commit_ns: 5 * MS,
     message_ns: MS,
+    writes_ns: MS,
     token_ns: MS,
 };
 /// The same on the machine that this was developed on: PostgreSQL 15 with one client and `synchronous_commit = off`, CPU time of its processes over eight
@@ -38,10 +39,13 @@ const THIS_MACHINE: Costs = Costs {
     apply_ns: 400_000,
     commit_ns: 200_000,
     message_ns: 100_000,
+    writes_ns: 100_000,
     token_ns: 100_000,
 };
 /// What the middleware takes for a message and for the token with [`Variation::SlowMiddleware`].
 const SLOW_MIDDLEWARE_NS: u64 = 5 * MS;
+/// What it takes for a message with writes with [`Variation::HeavyWrites`].
+const HEAVY_WRITES_NS: u64 = 20 * MS;
 /// One way from a site to another: half of a round trip of 50 ms.
 const DISTANCE_NS: u64 = 25 * MS;
 /// The same with [`Variation::FarSites`].
@@ -286,6 +290,10 @@ impl WideExperiment {
         let mut costs = if has(Variation::ThisMachine) { THIS_MACHINE } else { COSTS };
         if has(Variation::SlowMiddleware) {
             (costs.message_ns, costs.token_ns) = (SLOW_MIDDLEWARE_NS, SLOW_MIDDLEWARE_NS);
+            costs.writes_ns = SLOW_MIDDLEWARE_NS;
+        }
+        if has(Variation::HeavyWrites) {
+            costs.writes_ns = HEAVY_WRITES_NS;
         }
         if has(Variation::DearApplies) {
             costs.apply_ns = costs.update_ns;

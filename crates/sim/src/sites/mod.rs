@@ -342,7 +342,10 @@ impl<'a> Simulation<'a> {
                 }
                 Wake::Token(site) => self.work(site, Kind::Read, self.setup.costs.token_ns, Job::Token),
                 Wake::Arrives { site, packet } => {
-                    self.work(site, Kind::Read, self.setup.costs.message_ns, Job::Take(packet));
+                    let costs = self.setup.costs;
+                    let is_shipped = matches!(packet, Packet::Shipped { .. });
+                    let cost_ns = if is_shipped { costs.writes_ns } else { costs.message_ns };
+                    self.work(site, Kind::Read, cost_ns, Job::Take(packet));
                 }
                 Wake::Completion(site) => self.on_completion(site),
             }

@@ -65,6 +65,8 @@ pub struct Costs {
     pub commit_ns: u64,
     /// To take in a message.
     pub message_ns: u64,
+    /// To take in one with what an update wrote.
+    pub writes_ns: u64,
     /// To pass on the token.
     pub token_ns: u64,
 }

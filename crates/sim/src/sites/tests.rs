@@ -60,6 +60,7 @@ fn setup(seed: u64) -> Setup {
             apply_ns: 2 * MS,
             commit_ns: MS,
             message_ns: MS / 10,
+            writes_ns: MS / 10,
             token_ns: MS / 10,
         },
         order: if seed.is_multiple_of(2) { Order::Token { burst: 20 } } else { Order::Sequencer },

@@ -36,6 +36,7 @@ fn failing_setup(seed: u64) -> Setup {
             apply_ns: MS / 2,
             commit_ns: MS / 4,
             message_ns: MS / 50,
+            writes_ns: MS / 50,
             token_ns: 0,
         },
         ..setup(seed)
