@@ -48,6 +48,8 @@ pub mod oid {
     pub const TIMESTAMP: u32 = 1114;
     /// timestamptz
     pub const TIMESTAMPTZ: u32 = 1184;
+    /// interval
+    pub const INTERVAL: u32 = 1186;
     /// timetz
     pub const TIMETZ: u32 = 1266;
     /// numeric

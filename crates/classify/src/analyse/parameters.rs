@@ -172,9 +172,15 @@ impl<'a> Analyser<'a> {
     /// A value that is assigned to a column.
     fn assigned_value(&self, value: &Expr, column: &Column, form: &mut Form) -> Option<()> {
         match value {
+            // The fields of an interval say what a bare number in a literal means; a parameter's value does not hear of them.
+            Expr::Literal { value: Literal::Text(_), .. }
+                if column.type_oid == oid::INTERVAL && column.modifier >= 0 =>
+            {
+                None
+            }
             Expr::Literal { value: Literal::Text(_), at } => self.string_constant(*at, form),
             Expr::Default { .. } => Some(()),
-            other => self.scalar(other, Some(column), form),
+            other => self.scalar(other, form),
         }
     }
 
@@ -197,7 +203,7 @@ impl<'a> Analyser<'a> {
                         {
                             self.string_constant(*at, form)?;
                         }
-                        (other, _) => self.scalar(other, None, form)?,
+                        (other, _) => self.scalar(other, form)?,
                     }
                 }
                 Some(())
@@ -211,19 +217,19 @@ impl<'a> Analyser<'a> {
                         Expr::Literal { value: Literal::Int(_), .. }
                             if matches!(column.type_oid, oid::INT2 | oid::INT4 | oid::INT8) =>
                         {
-                            self.scalar(element, None, form)?;
+                            self.scalar(element, form)?;
                         }
                         _ => return None,
                     }
                 }
                 Some(())
             }
-            other => self.scalar(other, None, form),
+            other => self.scalar(other, form),
         }
     }
 
     /// An expression of columns, numbers and arithmetic, or one without constants.
-    fn scalar(&self, expr: &Expr, assigned: Option<&Column>, form: &mut Form) -> Option<()> {
+    fn scalar(&self, expr: &Expr, form: &mut Form) -> Option<()> {
         match expr {
             Expr::Column { .. } | Expr::Clock { .. } | Expr::Session(_) => Some(()),
             Expr::Literal { value, at } => match value {
@@ -231,11 +237,17 @@ impl<'a> Analyser<'a> {
                 Literal::Int(_) | Literal::Number(_) => self.number(*at, form),
                 Literal::Text(_) | Literal::Bits(_) => None,
             },
-            Expr::Operator { name, left, right } if name.parts.len() == 1 => {
-                let _ = assigned;
-                left.iter().chain(right).try_for_each(|e| self.scalar(e, None, form))
+            // What constants alone make is computed, and may fail, before a row is looked for; that of parameters later.
+            Expr::Operator { left: Some(left), right: Some(right), .. }
+                if !self.varies(left) && !self.varies(right) =>
+            {
+                None
             }
-            Expr::Chain { operands, .. } => operands.iter().try_for_each(|e| self.scalar(e, None, form)),
+            Expr::Chain { operands, .. } if !operands.iter().take(2).any(|e| self.varies(e)) => None,
+            Expr::Operator { name, left, right } if name.parts.len() == 1 => {
+                left.iter().chain(right).try_for_each(|e| self.scalar(e, form))
+            }
+            Expr::Chain { operands, .. } => operands.iter().try_for_each(|e| self.scalar(e, form)),
             Expr::Call(call) if call.arguments.is_empty() => Some(()),
             // What nextval() names is pinned and gone once its value is frozen.
             Expr::Call(call) if self.edits_cover(call.at) => Some(()),
@@ -244,6 +256,17 @@ impl<'a> Analyser<'a> {
                 _ => None,
             }),
             _ => None,
+        }
+    }
+
+    /// Whether a value is another one for each row, or each execution.
+    fn varies(&self, expr: &Expr) -> bool {
+        match expr {
+            Expr::Column { .. } | Expr::Clock { .. } | Expr::Session(_) | Expr::Form(_) => true,
+            Expr::Call(call) => self.edits_cover(call.at),
+            Expr::Operator { left, right, .. } => left.iter().chain(right).any(|e| self.varies(e)),
+            Expr::Chain { operands, .. } => operands.iter().any(|e| self.varies(e)),
+            _ => false,
         }
     }
 

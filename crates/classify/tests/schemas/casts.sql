@@ -61,3 +61,5 @@ CREATE DOMAIN span AS tstzrange;
 CREATE DOMAIN opens AS timetz;
 CREATE TABLE shifts (id int PRIMARY KEY, at timetz, every timetz[], o opens, day timestamptz, local time, t text);
 CREATE TABLE shifts_by_default (id int PRIMARY KEY, at timetz DEFAULT LOCALTIME, fixed timetz DEFAULT '12:00+01');
+CREATE DOMAIN years AS interval year;
+CREATE TABLE terms (id int PRIMARY KEY, n int, span interval year, d years, plain interval);
