@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use onecopy_core::protocol::wide_area::Message as WideMessage;
 use onecopy_core::{Csn, Event, Instant, Message, Moment, NodeId, Place, TxnId};
 
 use super::sequencer::SEQUENCER;
@@ -51,6 +52,24 @@ impl Simulation<'_> {
         let last = self.channels.entry((from, to)).or_insert(Instant(0));
         *last = self.queue.now().plus_ns(takes_ns).max(last.plus_ns(1));
         *last
+    }
+
+    /// CPU time to take it in.
+    pub(super) fn taking_ns(&self, packet: &Packet) -> u64 {
+        let sent = |message: usize| self.sent.get(message).map(|(_, _, message)| message);
+        let message = match packet {
+            Packet::Shipped { message, .. } => Some(message),
+            Packet::Ordered(number) => self.numbered.get(*number as usize - 1).and_then(|nth| sent(*nth)),
+            Packet::Unnumbered(nth) => sent(*nth),
+            Packet::Number { .. } | Packet::Has { .. } => None,
+        };
+        let has_writes = message.is_some_and(|message| match message {
+            Message::Certified(_) => true,
+            Message::WideArea(message) => matches!(message, WideMessage::WriteSet { .. }),
+            _ => false,
+        });
+        let costs = &self.setup.costs;
+        if has_writes { costs.writes_ns } else { costs.message_ns }
     }
 
     pub(super) fn take(&mut self, site: usize, packet: Packet) {

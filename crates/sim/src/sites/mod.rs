@@ -342,10 +342,7 @@ impl<'a> Simulation<'a> {
                 }
                 Wake::Token(site) => self.work(site, Kind::Read, self.setup.costs.token_ns, Job::Token),
                 Wake::Arrives { site, packet } => {
-                    let costs = self.setup.costs;
-                    let is_shipped = matches!(packet, Packet::Shipped { .. });
-                    let cost_ns = if is_shipped { costs.writes_ns } else { costs.message_ns };
-                    self.work(site, Kind::Read, cost_ns, Job::Take(packet));
+                    self.work(site, Kind::Read, self.taking_ns(&packet), Job::Take(packet));
                 }
                 Wake::Completion(site) => self.on_completion(site),
             }
@@ -367,8 +364,8 @@ impl<'a> Simulation<'a> {
     fn finish(mut self) -> Result<Outcome, MalformedHistory> {
         let given_up = self.is_given_up();
         let stuck = self.txns.iter().position(|txn| txn.served.answered.is_none());
-        if given_up {
-            // What is under way would have been answered later.
+        if given_up && self.awaited > 0 {
+            // What is under way would have ended later.
         } else if let Some(txn) = stuck {
             self.fault(Fault::Stuck { txn: TxnId(txn as u64) });
         } else if self.awaited > 0 {

@@ -77,6 +77,24 @@ fn run_few(setup: &Setup, choice: Choice, fails: bool) -> Outcome {
     run(setup, source, protocol).expect("histories make sense")
 }
 
+#[test]
+fn a_run_is_given_up_once_those_who_count_have_waited_for_too_long_together() {
+    let choice = Choice::all().next().expect("there are some");
+    let whole = run_few(&setup(1), choice, false);
+    let counted = 40..360;
+    let responses = whole.measured.served[40..360].iter().filter_map(Served::response_ns);
+    let waited: u128 = responses.map(u128::from).sum();
+    let with_patience = |sum_ns: u128| {
+        let patience = Patience { of: counted.clone(), sum_ns };
+        run_few(&Setup { gives_up: Some(patience), ..setup(1) }, choice, false)
+    };
+    let within = with_patience(waited);
+    assert!(!within.given_up && within.measured == whole.measured);
+    let beyond = with_patience(waited / 2);
+    assert!(beyond.given_up && beyond.faults.is_empty(), "{:?}", beyond.faults);
+    assert!(beyond.events < whole.events * 3 / 4, "{} of {}", beyond.events, whole.events);
+}
+
 fn all(items: Items) -> impl Iterator<Item = Choice> {
     Choice::all().map(move |choice| Choice { items, ..choice })
 }
