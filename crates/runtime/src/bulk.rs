@@ -2,7 +2,8 @@
 //! that is the same. A replica that applies what others executed then does a part of their work only.
 //!
 //! All writes of a database transaction become visible at once, so only writes that meet in an item need keep their
-//! order. If anything goes wrong with what was put together, the agent applies the same commits one by one.
+//! order. If anything goes wrong with what was put together, the agent applies the same commits one by one. Sites and peers
+//! do likewise within one transaction.
 //!
 //! Each execution must affect as many rows as at its home. Of executions that cannot affect more than one, and did affect
 //! one, the sum tells: it is reached only if each affects one. Others are counted one by one by the server, before it
@@ -15,13 +16,13 @@ use onecopy_core::{Access, Item, Mode, Space, TableId};
 use onecopy_wire::{Format, WireError, frontend};
 use smallvec::SmallVec;
 
-use crate::lane::StatementKey;
+use crate::lane::{Lane, StatementKey};
 use crate::record::{What, Write};
 
 /// Executions that one statement stands for at most.
 const ROWS_MAX: usize = 1_000;
 
-/// A statement for many executions, as a lane of an agent prepares it.
+/// A statement for many executions, as a lane prepares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Form {
     pub sql: String,
@@ -191,11 +192,18 @@ impl Many<'_> {
         })
     }
 
-    /// Appends the Bind of all executions.
+    /// Prepares the statement on a lane where it is new, and appends the Bind of all executions; also its key, if it was new.
     ///
     /// # Errors
     /// When the arrays are too large for a message.
-    pub fn put_bind(&self, statement: &str, out: &mut BytesMut) -> Result<(), WireError> {
+    pub fn put(&self, lane: &mut Lane) -> Result<Option<StatementKey>, WireError> {
+        let key = StatementKey::of(self.sql(), &[]);
+        let (name, is_new) = lane.prepare(key, self.sql(), &[])?;
+        self.put_bind(&name, &mut lane.output)?;
+        Ok(is_new.then_some(key))
+    }
+
+    fn put_bind(&self, statement: &str, out: &mut BytesMut) -> Result<(), WireError> {
         let mut params: Vec<Option<BytesMut>> =
             (0..self.form.elements.len()).map(|column| Some(self.array(column))).collect();
         let mut formats = self.formats.clone();

@@ -3,12 +3,16 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use bytes::{Bytes, BytesMut};
 use onecopy_classify::{
-    CapturePlan, Capturing, Catalogue, Class, ClassCache, Context, OwnedLayout, Rewrite, Scratch, context_key,
+    CapturePlan, Capturing, Catalogue, Class, ClassCache, Context, FrozenValue, OwnedLayout, Parameterised,
+    Rewrite, Scratch, context_key,
 };
 use onecopy_core::Csn;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
+
+use crate::record::{What, after_names};
 
 /// A statement that has been classified.
 #[derive(Clone)]
@@ -24,6 +28,34 @@ pub struct Statement {
 }
 
 impl Statement {
+    /// Whether its like was met often enough to keep it prepared on every lane.
+    pub fn is_frequent(&self) -> bool {
+        self.uses >= USES_BEFORE_PREPARED
+    }
+
+    /// It with its constants as parameters, so that whoever does it again need not parse each one anew; None if one of them
+    /// must stay in the text.
+    pub fn parameterised(&self, frozen: &[FrozenValue]) -> Option<What> {
+        let form = self.class.parameterised.as_ref()?;
+        let bind = self.bind_constants(form, frozen)?;
+        Some(What::prepared(&form.sql, &form.types, bind))
+    }
+
+    /// The form in which it is executed for its client, too, where its answer is that to its text, if it is frequent: the
+    /// server then neither parses nor plans it again.
+    pub fn frequent_form(&self) -> Option<&Parameterised> {
+        self.class.parameterised.as_ref().filter(|form| form.answers && self.is_frequent())
+    }
+
+    /// What follows the names in a Bind of its constants and frozen values.
+    pub fn bind_constants(&self, form: &Parameterised, frozen: &[FrozenValue]) -> Option<Bytes> {
+        let values = form.values(&self.sql, self.layout.layout(), frozen)?;
+        let mut bind = BytesMut::new();
+        let values = values.iter().map(|value| Some(value.as_bytes()));
+        onecopy_wire::frontend::build::bind(&mut bind, "", "", [], values, []).ok()?;
+        Some(after_names(&bind.freeze()))
+    }
+
     /// What the analysis found, for people.
     pub fn explain(&self, catalogue: &Catalogue, search_path: &[String]) -> Vec<(String, String)> {
         let context = Context { catalogue, search_path, temporary: &[] };
@@ -44,6 +76,8 @@ impl Statement {
     }
 }
 
+/// How often a class is met in texts before it is kept prepared.
+const USES_BEFORE_PREPARED: u32 = 3;
 /// Classes kept; beyond it those not used for longest are made anew.
 const CLASSES_MAX: usize = 20_000;
 

@@ -379,9 +379,9 @@ impl Lane {
         self.prepared.contains_key(&key.under(self.read_under))
     }
 
-    /// A Parse failed or may not have been reached: the name is not to be relied on.
+    /// A Parse failed or may not have been reached: the name is not to be relied on. If it was, the server keeps it for now.
     pub fn unprepare(&mut self, key: StatementKey) {
-        self.prepared.remove(&key.under(self.read_under));
+        self.forgotten.extend(self.prepared.remove(&key.under(self.read_under)));
     }
 
     /// Forgets everything prepared; the caller has sent DEALLOCATE ALL or will.

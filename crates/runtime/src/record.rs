@@ -98,6 +98,11 @@ impl What {
     }
 }
 
+/// A Bind frame without its head and its two empty names.
+pub fn after_names(frame: &Bytes) -> Bytes {
+    frame.slice(onecopy_wire::frame::HEAD_LEN + 2..)
+}
+
 /// A body that is not one of this format: the log was written by another version, or is damaged.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("a record of the commit log cannot be read: {0}; it was written by another version, or is damaged")]

@@ -323,9 +323,7 @@ impl Agent {
 
     /// Executions of one statement that were put together.
     fn send_many(&self, lane: &mut Lane, unit: &mut Unit, many: &Many<'_>) -> Result<(), ApplyError> {
-        let sql = many.sql();
-        let (name, _) = lane.prepare(StatementKey::of(sql, &[]), sql, &[])?;
-        many.put_bind(&name, &mut lane.output)?;
+        many.put(lane)?;
         build::execute(&mut lane.output, "", 0)?;
         unit.expected.push_back(Some(Some(many.rows())));
         Ok(())

@@ -5,10 +5,10 @@ use onecopy_classify::CapturePlan;
 use onecopy_wire::Format;
 use onecopy_wire::frontend::Bind;
 
-use super::job::{Block, after_names};
+use super::job::Block;
 use super::portals::Portal;
 use super::unit::Request;
-use crate::record::{What, Write};
+use crate::record::{What, Write, after_names};
 
 /// Captured new rows from which on they are shipped as one COPY.
 const BULK_ROWS_MIN: usize = 16;

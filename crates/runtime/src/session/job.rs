@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use onecopy_classify::moment_text::may_keep_moment;
 use onecopy_classify::whole::{Conflicts, foresee};
 use onecopy_classify::{
-    Bulk, CapturePlan, Class, Determinism, FrozenValue, Kind, LockWait, NoParams, Parameterised, Rechecks,
+    Bulk, CapturePlan, Class, Determinism, FrozenValue, Kind, LockWait, NoParams, Rechecks,
 };
 use onecopy_core::{Access, AccessSet, ColumnSet, StatementKind};
 use onecopy_wire::frontend::Bind;
@@ -22,10 +22,7 @@ use super::unit::{Preparation, Repeated, Request, Step};
 use crate::classifier::{Statement, rewrite_of};
 use crate::errors::Failure;
 use crate::lane::StatementKey;
-use crate::record::{What, Write};
-
-/// How many statements of a class come as texts before the class is kept prepared.
-const USES_BEFORE_PREPARED: u32 = 3;
+use crate::record::{What, Write, after_names};
 
 /// A statement ready for the core and for a lane.
 pub(super) struct Job {
@@ -329,7 +326,7 @@ fn what_of(
             What::Copy { sql: sql.clone(), data: Vec::new() }
         }
         (Request::Simple(sql), _) => {
-            parameterised(statement, frozen).unwrap_or_else(|| What::Text(sql.clone()))
+            statement.parameterised(frozen).unwrap_or_else(|| What::Text(sql.clone()))
         }
         (Request::Extended(_), Some(portal)) => {
             let copies = matches!(statement.class.kind, Kind::CopyIn { .. });
@@ -382,20 +379,12 @@ pub(super) fn rendered(
     }
 }
 
-/// The statement with its constants as parameters, so that the other replicas need not parse each one anew.
-fn parameterised(statement: &Statement, frozen: &[FrozenValue]) -> Option<What> {
-    let form = statement.class.parameterised.as_ref()?;
-    let bind = bind_constants(form, statement, frozen)?;
-    Some(What::prepared(&form.sql, &form.types, bind))
-}
-
 fn what_prepared(statement: &Preparation, bind: Bytes) -> What {
     let Preparation { key, sql, types, .. } = statement.clone();
     What::Prepared { key, sql, types, bind }
 }
 
-/// A statement whose like was met often enough to keep it prepared on every lane, where its answer is that to its text:
-/// the server then neither parses nor plans it again.
+/// A statement that every lane keeps prepared.
 fn repeated(
     statement: &Statement,
     frozen: &[FrozenValue],
@@ -403,12 +392,12 @@ fn repeated(
     in_block: bool,
 ) -> Option<Repeated> {
     let class = &statement.class;
-    let form = class.parameterised.as_ref().filter(|form| form.answers && is_whole)?;
-    if statement.uses < USES_BEFORE_PREPARED || in_block && class.in_block.is_some() {
+    let form = statement.frequent_form().filter(|_| is_whole)?;
+    if in_block && class.in_block.is_some() {
         return None;
     }
     Some(Repeated {
-        bind: bind_constants(form, statement, frozen)?,
+        bind: statement.bind_constants(form, frozen)?,
         statement: Preparation {
             key: StatementKey::of(&form.sql, &form.types),
             sql: form.sql.clone(),
@@ -420,15 +409,6 @@ fn repeated(
     })
 }
 
-/// What follows the names in a Bind of a statement's constants and frozen values.
-fn bind_constants(form: &Parameterised, statement: &Statement, frozen: &[FrozenValue]) -> Option<Bytes> {
-    let values = form.values(&statement.sql, statement.layout.layout(), frozen)?;
-    let mut bind = BytesMut::new();
-    let values = values.iter().map(|value| Some(value.as_bytes()));
-    onecopy_wire::frontend::build::bind(&mut bind, "", "", [], values, []).ok()?;
-    Some(after_names(&bind.freeze()))
-}
-
 /// Formats, parameters and result formats of a Bind, with further text parameters.
 fn bind_rest(body: &Bytes, extra: &[String]) -> Bytes {
     let extra: Vec<&[u8]> = extra.iter().map(String::as_bytes).collect();
@@ -438,11 +418,6 @@ fn bind_rest(body: &Bytes, extra: &[String]) -> Bytes {
         // It was decoded before; this cannot happen, and an empty rest is refused by the replicas.
         Err(_) => Bytes::new(),
     }
-}
-
-/// A Bind frame without its head and its two empty names.
-pub(super) fn after_names(frame: &Bytes) -> Bytes {
-    frame.slice(onecopy_wire::frame::HEAD_LEN + 2..)
 }
 
 /// The client's Bind with text formats for the columns that we append: where its list of formats ends before them, and where

@@ -8,6 +8,10 @@
 //! acknowledged, and is told so: one session, the agent's, is open from the beginning on, and a connection on whose server it is not any more is not
 //! used. Whoever finds that begins anew.
 
+mod apply;
+
+pub use apply::ApplyError;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,7 +35,6 @@ use crate::postgres::fingerprints::{self, Fingerprint};
 use crate::postgres::progress::{self, FenceError};
 use crate::record::{Record, What, Write};
 use crate::results::Results;
-use crate::session::environment::hash_of;
 use crate::workers;
 use onecopy_core::multicast::MessageId;
 
@@ -55,6 +58,8 @@ pub struct Database {
     /// Queries that may run at once.
     pub queries: Semaphore,
     aside: Semaphore,
+    /// How statements of others are put together, by their texts and that under which they are read.
+    known: Mutex<HashMap<StatementKey, apply::Known>>,
 }
 
 /// What the database says of itself.
@@ -156,24 +161,12 @@ pub enum Ran {
     NotBegun(String),
 }
 
-/// Why writes could not be applied.
-#[derive(Debug, thiserror::Error)]
-pub enum ApplyError {
-    #[error(transparent)]
-    Lane(#[from] LaneError),
-    /// They cannot be applied for their role or under their settings.
-    #[error("a transaction of another site cannot be begun here: {0}")]
-    NotBegun(String),
-    /// They did here what they had not done there.
-    #[error("{0}")]
-    Diverged(String),
-}
-
 impl Database {
     pub fn new(connector: Connector, agent: Credentials, queries_max: usize) -> Database {
         let queries = Semaphore::new(queries_max);
-        let (session, session_pid, idle) = Default::default();
-        Database { connector, agent, session, session_pid, idle, queries, aside: Semaphore::new(ASIDE_MAX) }
+        let (session, session_pid, idle, known) = Default::default();
+        let aside = Semaphore::new(ASIDE_MAX);
+        Database { connector, agent, session, session_pid, idle, queries, aside, known }
     }
 
     /// Ends every earlier session, and begins one that is watched from now on.
@@ -500,9 +493,7 @@ async fn run_after(
     transaction: &Transaction,
     held_max: usize,
 ) -> Result<(Ran, Record), LaneError> {
-    // Literals are read when a statement is prepared, so what is prepared stands for its text under the same settings only.
-    let settings = &transaction.record.settings;
-    lane.read_under = if settings.is_empty() { 0 } else { hash_of(settings) };
+    lane.read_under = transaction.read_under;
     if let Some(prelude) = prelude {
         build::query(&mut lane.output, prelude)?;
     }
@@ -516,7 +507,8 @@ async fn run_after(
         Reader { held_max: if refers { usize::MAX } else { held_max }, is_begun, ..Reader::default() };
     let mut failure = None;
     for (write, part) in transaction.record.writes.iter().zip(&transaction.parts) {
-        let sent = match &write.what {
+        let what = part.prepared.as_ref().filter(|_| part.runs_prepared).unwrap_or(&write.what);
+        let sent = match what {
             What::Text(sql) => {
                 let sql = match results.put_into(sql, &part.references) {
                     Ok(sql) => sql,
@@ -533,14 +525,14 @@ async fn run_after(
                 let (name, is_new) = lane.prepare(*key, sql, types)?;
                 prepared.extend(is_new.then_some(*key));
                 lane.put_bind(&name, bind);
-                write.what.clone()
+                what.clone()
             }
             What::Copy { .. } => continue,
         };
         build::describe(&mut lane.output, Target::Portal, "")?;
         build::execute(&mut lane.output, "", 0)?;
         if part.is_shipped {
-            writes.writes.push(Write::new(sent));
+            writes.writes.push(Write::new(part.prepared.clone().unwrap_or(sent)));
         }
         if refers {
             build::flush(&mut lane.output);
@@ -649,31 +641,6 @@ fn is_not_its_own(fields: &ErrorFields) -> bool {
     is_going_away(code)
         || is_of_class
         || matches!(code.as_str(), "40P01" | "40001" | "57014" | "55P03" | "25P02" | "25P03" | "25P04")
-}
-
-/// Applies what a transaction wrote elsewhere, and leaves it open.
-pub async fn apply(lane: &mut Lane, writes: &Record, checks_at_once: bool) -> Result<(), ApplyError> {
-    let transaction = Transaction::to_apply(writes.clone());
-    let (ran, here) = run(lane, &transaction, Begin::Update { checks_at_once }, usize::MAX).await?;
-    if let Ran::NotBegun(why) = ran {
-        return Err(ApplyError::NotBegun(why));
-    }
-    if let Ran::Failed(Answer { error: Some(error), .. }) = &ran {
-        let body = error.get(onecopy_wire::frame::HEAD_LEN..).unwrap_or_default();
-        let said = match backend::decode(tag::ERROR_RESPONSE, body) {
-            Ok(Backend::Error(fields)) => fields.to_owned().message,
-            _ => "an error".to_owned(),
-        };
-        return Err(ApplyError::Diverged(format!("what was executed at another site fails here: {said}")));
-    }
-    let rows = |record: &Record| record.writes.iter().map(|write| write.rows).collect::<Vec<_>>();
-    let (expected, found) = (rows(writes), rows(&here));
-    if expected != found {
-        return Err(ApplyError::Diverged(format!(
-            "what was executed at another site changed other numbers of rows there ({expected:?}) than here ({found:?})"
-        )));
-    }
-    Ok(())
 }
 
 /// Reads what is answered.

@@ -2,7 +2,9 @@
 
 use onecopy_classify::catalogue::Column;
 use onecopy_classify::references::{Reference, references, replace};
-use onecopy_classify::{Catalogue, Class, Determinism, Kind, NoParams, ParamValue, Scratch, normalise, oid};
+use onecopy_classify::{
+    Bulk, Catalogue, Class, Determinism, Kind, NoParams, ParamValue, Scratch, normalise, oid,
+};
 use onecopy_core::{Access, AccessSet, ColumnId, Csn, Item, Mode, RowChange, TableId};
 use onecopy_wire::Format;
 use onecopy_wire::frontend::Bind;
@@ -10,6 +12,7 @@ use onecopy_wire::frontend::Bind;
 use crate::classifier::{Classifier, search_path};
 use crate::errors::Failure;
 use crate::record::{Record, What};
+use crate::session::environment::hash_of;
 
 /// See the module.
 #[derive(Debug)]
@@ -26,6 +29,8 @@ pub struct Transaction {
     pub change: Option<RowChange>,
     /// Of a query: what the database must contain up to there before it runs.
     pub not_before: Csn,
+    /// Under which role and settings its statements are read ([`read_under`]), whatever settings it carries besides.
+    pub read_under: u64,
 }
 
 /// What is known of a statement beside its text.
@@ -37,15 +42,24 @@ pub struct Part {
     pub writes: bool,
     /// It is to be executed where what its transaction wrote is applied: not if all that it does is to keep others from it.
     pub is_shipped: bool,
+    /// If its like is frequent, it with its constants as parameters: so it is done again elsewhere.
+    pub prepared: Option<What>,
+    /// And here: its answer is that to its text.
+    pub runs_prepared: bool,
+}
+
+impl Part {
+    /// One that nothing is known of but its text.
+    pub fn plain(writes: bool) -> Part {
+        Part { references: Vec::new(), writes, is_shipped: writes, prepared: None, runs_prepared: false }
+    }
 }
 
 impl Transaction {
     /// Finds out what a transaction may touch, by this site's definitions.
     pub fn read(record: Record, classifier: &Classifier, scratch: &mut Scratch) -> Transaction {
         let catalogue = classifier.catalogue();
-        let path = record.settings.iter().find(|(name, _)| name.eq_ignore_ascii_case("search_path"));
-        let path = path.map_or("\"$user\", public", |(_, value)| value);
-        let path = search_path(path, &record.user, &catalogue);
+        let path = path_of(&record, &catalogue);
         let manner = classifier.manner();
         let (mut access, mut parents) = (AccessSet::new(), AccessSet::new());
         let (mut parts, mut change) = (Vec::new(), None);
@@ -89,28 +103,69 @@ impl Transaction {
                 change = statement.class.row_change(&touched).filter(|change| is_told(change, &catalogue));
             }
             access.extend(touched);
-            let (writes, is_shipped) = (writes(&statement.class), changes(&statement.class));
-            parts.push(Part { references: named, writes, is_shipped });
+            let is_shipped = changes(class);
+            let runs_prepared = statement.frequent_form().is_some() && class.in_block.is_none();
+            let has_constants_only = bind.is_none() && named.is_empty();
+            let is_asked_for = has_constants_only && (is_shipped && statement.is_frequent() || runs_prepared);
+            parts.push(Part {
+                writes: writes(class),
+                is_shipped,
+                prepared: is_asked_for.then(|| statement.parameterised(&[])).flatten(),
+                runs_prepared,
+                references: named,
+            });
         }
-        Transaction { record, parts, access, parents, change, not_before: Csn(0) }
+        let read_under = read_under(&record);
+        Transaction { record, parts, access, parents, change, not_before: Csn(0), read_under }
     }
 
     /// One of which nobody asks what it may touch.
     pub fn plain(record: Record, parts: Vec<Part>) -> Transaction {
         let (access, parents) = (AccessSet::new(), AccessSet::new());
-        Transaction { record, parts, access, parents, change: None, not_before: Csn(0) }
+        let read_under = read_under(&record);
+        Transaction { record, parts, access, parents, change: None, not_before: Csn(0), read_under }
     }
 
     /// What was written elsewhere, to be applied.
     pub fn to_apply(record: Record) -> Transaction {
-        let part = || Part { references: Vec::new(), writes: true, is_shipped: true };
-        let parts = record.writes.iter().map(|_| part()).collect();
+        let parts = record.writes.iter().map(|_| Part::plain(true)).collect();
         Transaction::plain(record, parts)
     }
 
     /// Whether it may change something.
     pub fn is_update(&self) -> bool {
         self.parts.iter().any(|part| part.writes)
+    }
+}
+
+/// Literals are read and names are found when a statement is prepared, so what is prepared stands for its text under the same settings and for the same
+/// role only: these, as a number.
+pub fn read_under(record: &Record) -> u64 {
+    hash_of(&(&record.user, &record.settings))
+}
+
+/// The schemas in which a transaction finds what it names.
+fn path_of(record: &Record, catalogue: &Catalogue) -> Vec<String> {
+    let path = record.settings.iter().find(|(name, _)| name.eq_ignore_ascii_case("search_path"));
+    let path = path.map_or("\"$user\", public", |(_, value)| value);
+    search_path(path, &record.user, catalogue)
+}
+
+/// Finds out which of what was written may be put together, and what it touches then, by this site's definitions.
+pub fn reach(record: &mut Record, classifier: &Classifier, scratch: &mut Scratch) {
+    let path = path_of(record, &classifier.catalogue());
+    let manner = classifier.manner();
+    for write in &mut record.writes {
+        let What::Prepared { sql, types, bind, .. } = &write.what else { continue };
+        let (statement, _) = classifier.classify(&manner, sql, &path, scratch);
+        let class = &statement.class;
+        if class.bulk == Bulk::No {
+            continue;
+        }
+        let layout = statement.layout.layout();
+        let touched = with_params(types, bind, |params| class.bind(&statement.sql, layout, params, &[]));
+        write.one_row = class.bulk.is_one_row(&touched);
+        write.reach = Some(touched.as_slice().into());
     }
 }
 

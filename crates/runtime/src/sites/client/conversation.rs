@@ -375,8 +375,7 @@ impl Session {
     /// Has the server execute a command that is about the transaction.
     async fn control(&mut self, sql: &str) -> Result<(), Failure> {
         let record = self.record(vec![Write::new(What::Text(sql.to_owned()))]);
-        let parts = vec![Part { references: Vec::new(), writes: false, is_shipped: false }];
-        self.step(Transaction::plain(record, parts)).await.map(drop)
+        self.step(Transaction::plain(record, vec![Part::plain(false)])).await.map(drop)
     }
 
     async fn roll_back_to(&mut self, name: &str) -> Result<Reply, Failure> {

@@ -141,8 +141,7 @@ impl Session {
         let shown = format!("SELECT pg_catalog.current_setting({})", crate::agent::quote(name));
         let writes = [text.to_owned(), shown].map(|sql| Write::new(What::Text(sql)));
         let record = Record { user: self.user.clone(), writes: writes.into(), ..Record::default() };
-        let part = || Part { references: Vec::new(), writes: false, is_shipped: false };
-        let transaction = Transaction::plain(record, vec![part(), part()]);
+        let transaction = Transaction::plain(record, vec![Part::plain(false), Part::plain(false)]);
         let database = self.shared.database.clone();
         let _permit = database.aside().await;
         let failed = |error: LaneError| Failure::of_lane(&error);

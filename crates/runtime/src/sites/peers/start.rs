@@ -11,8 +11,6 @@ use onecopy_core::protocol::peers_by_name;
 use onecopy_core::{ColumnId, NodeId};
 use tokio::sync::mpsc;
 
-use super::super::likeness::{self, Likeness};
-use super::super::{Clients, Started, database_of, facts_of, own_replica};
 use super::parts::Parts;
 use super::{Chosen, Input, Peer, dealing};
 use crate::errors::ServeError;
@@ -22,6 +20,8 @@ use crate::nodes::links::{self, Links, Said};
 use crate::nodes::peers::{Peers, Serve};
 use crate::server::{Handle, files};
 use crate::settings::{NodesSettings, Settings};
+use crate::sites::likeness::{self, Likeness};
+use crate::sites::{Clients, Started, database_of, facts_of, own_replica};
 
 /// Parts of a table that it may be cut into: what is about all of it names them all.
 const GRANULES_MAX: u16 = 100;

@@ -8,13 +8,13 @@ use onecopy_core::{Access, Csn, Effect, Event, How, Message, NodeId, OpId, Outco
 use onecopy_wire::sqlstate::SqlState;
 use tokio::sync::mpsc;
 
-use super::super::database::{self, Answer, ApplyError, Begin, Ran};
-use super::super::too_long;
 use super::afar::Elsewhere;
 use super::{Done, LOSSES_MAX, LOST_PAUSE, Peer, Waiting};
 use crate::errors::Failure;
 use crate::lane::{Lane, LaneError};
 use crate::record::Record;
+use crate::sites::database::{self, Answer, ApplyError, Begin, Ran};
+use crate::sites::too_long;
 
 /// What the core wants done.
 impl Peer {
@@ -180,13 +180,15 @@ impl Peer {
         let Some(writes) = self.written.get(&(from, txn)).cloned() else {
             return self.end("what another peer has written has not come with its message");
         };
-        let checks_at_once = self.shared.classifier.has_deferrable();
-        let (database, done) = (self.shared.database.clone(), self.done.clone());
+        let (shared, done) = (self.shared.clone(), self.done.clone());
         tokio::spawn(async move {
+            let database = &shared.database;
             let applying = async {
                 let mut lane = database.lend().await?;
-                match database::apply(&mut lane, &writes, checks_at_once).await {
+                match database.apply(&mut lane, &writes, &shared.classifier).await {
                     Ok(()) => Ok(database.commit_durably(lane).await?),
+                    // What was still to be sent on it is not known.
+                    Err(ApplyError::Lane(error)) if !error.is_database() => Err(error.into()),
                     Err(error) => {
                         database.leave(lane).await;
                         Err(error)

@@ -19,7 +19,6 @@ use crate::lane::{Lane, LaneError, is_going_away};
 use crate::nodes::links::Said;
 use crate::record::Record;
 use crate::sites::Scheme;
-use crate::sites::database;
 use crate::sites::database::{Answer, ApplyError, Begin, Ran};
 use crate::sites::messages::SiteMessage;
 use crate::sites::request::Request;
@@ -325,14 +324,14 @@ impl Site<'_> {
             // What was executed here, and lost before it was committed.
             None => open.writes.clone(),
         };
-        let checks_at_once = self.around.classifier.has_deferrable();
         let (database, done, pid) = (self.around.database.clone(), self.done.clone(), open.pid.clone());
+        let classifier = self.around.classifier.clone();
         let is_watched = self.is_certified();
         tokio::spawn(async move {
             let applying = async {
                 let mut lane = database.lend().await?;
                 pid.store(lane.backend.pid, Ordering::Relaxed);
-                database::apply(&mut lane, &writes, checks_at_once).await?;
+                database.apply(&mut lane, &writes, &classifier).await?;
                 Ok(lane)
             };
             tokio::pin!(applying);
