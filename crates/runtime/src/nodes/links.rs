@@ -28,6 +28,8 @@ use crate::stream::Stream;
 const OTHERS_MAX: usize = 2 * NODES_MAX;
 /// Messages that may wait for one node.
 const WAITING_MAX: usize = 4096;
+/// Bytes of the longest message that is copied out of the buffer in which it came.
+const COPIED_MAX: usize = 64 * 1024;
 /// Bytes that are put together for one write.
 const WRITE_LEN: usize = 256 * 1024;
 const RECONNECT_MIN: Duration = Duration::from_millis(20);
@@ -95,7 +97,15 @@ impl Said {
             return Ok(None);
         }
         input.advance(HEAD_LEN);
-        let mut body = input.split_to(len).freeze();
+        // A message that kept the buffer in which it came would have another one made for the next read.
+        let mut body = match len {
+            ..=COPIED_MAX => {
+                let copy = Bytes::copy_from_slice(&input[..len]);
+                input.advance(len);
+                copy
+            }
+            _ => input.split_to(len).freeze(),
+        };
         match (kind, len) {
             (KIND_LOG, _) => Ok(Some(Said::Log(body))),
             (KIND_SITE, _) => Ok(Some(Said::Site(body))),
