@@ -325,6 +325,20 @@ impl Lane {
         Ok((name, true))
     }
 
+    /// Appends the execution of a command of our own, with its parameters as text, whose meaning hangs on no setting and no role. If it is
+    /// prepared first, returns by what to [`Lane::unprepare_own`] it, should that not have been reached.
+    pub fn put_own(&mut self, sql: &str, params: &[&str]) -> Result<Option<StatementKey>, WireError> {
+        let key = StatementKey::of(sql, &[]);
+        let read_under = std::mem::take(&mut self.read_under);
+        let prepared = self.prepare(key, sql, &[]);
+        self.read_under = read_under;
+        let (name, is_new) = prepared?;
+        let params = params.iter().map(|param| Some(param.as_bytes()));
+        build::bind(&mut self.output, "", &name, [], params, [])?;
+        build::execute(&mut self.output, "", 0)?;
+        Ok(is_new.then_some(key))
+    }
+
     /// The types that the server gives to a statement's parameters. Nothing else may be under way.
     pub async fn param_types(
         &mut self,
@@ -382,6 +396,11 @@ impl Lane {
     /// A Parse failed or may not have been reached: the name is not to be relied on. If it was, the server keeps it for now.
     pub fn unprepare(&mut self, key: StatementKey) {
         self.forgotten.extend(self.prepared.remove(&key.under(self.read_under)));
+    }
+
+    /// The same for a command of our own.
+    pub fn unprepare_own(&mut self, key: StatementKey) {
+        self.forgotten.extend(self.prepared.remove(&key));
     }
 
     /// Forgets everything prepared; the caller has sent DEALLOCATE ALL or will.

@@ -12,7 +12,7 @@ use super::{Agent, ApplyError, quote, quote_identifier};
 use crate::annulments::How;
 use crate::bulk::{self, Form, Forms, Many, Step};
 use crate::changed::Changed;
-use crate::lane::{Lane, LaneError, StatementKey};
+use crate::lane::{Lane, LaneError};
 use crate::postgres::progress;
 use crate::record::{Record, What, Write};
 use crate::scheduler::Writes;
@@ -331,12 +331,7 @@ impl Agent {
 
     /// A command of ours, whose row count says nothing.
     fn send_own(&self, lane: &mut Lane, unit: &mut Unit, sql: &str) -> Result<(), ApplyError> {
-        // It says nothing that settings could change.
-        let read_under = std::mem::take(&mut lane.read_under);
-        let (name, _) = lane.prepare(StatementKey::of(sql, &[]), sql, &[])?;
-        lane.read_under = read_under;
-        build::bind(&mut lane.output, "", &name, [], [], [])?;
-        build::execute(&mut lane.output, "", 0)?;
+        lane.put_own(sql, &[])?;
         unit.expected.push_back(None);
         Ok(())
     }

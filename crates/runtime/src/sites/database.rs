@@ -9,11 +9,12 @@
 //! used. Whoever finds that begins anew.
 
 mod apply;
+mod ends;
 
 pub use apply::ApplyError;
+pub use ends::{Begin, Own, begin, open_snapshot};
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -26,7 +27,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::messages::{put_bytes, take_bytes};
 use super::transaction::Transaction;
-use crate::agent::{quote, quote_identifier};
+use crate::agent::quote;
 use crate::errors::Failure;
 use crate::lane::{Lane, LaneError, StatementKey, is_going_away};
 use crate::postgres::checks::{self, Facts};
@@ -122,30 +123,6 @@ impl Answer {
         }
         Some(Answer { parts, error })
     }
-}
-
-/// How a transaction is begun.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Begin {
-    /// In a snapshot, to read only.
-    Query,
-    /// Beside others that nobody has put in an order: the server does.
-    Serializable {
-        /// Not only to read.
-        writes: bool,
-    },
-    /// In a snapshot, before anybody has put it in an order.
-    Certified {
-        /// It promised not to write.
-        read_only: bool,
-        /// As of `Update`.
-        checks_at_once: bool,
-    },
-    /// Behind all that it conflicts with.
-    Update {
-        /// Some constraint may be checked at the end only: it is to be checked at once.
-        checks_at_once: bool,
-    },
 }
 
 /// What came of a transaction's statements.
@@ -335,35 +312,20 @@ impl Database {
         id: MessageId,
         nothing: &[(Csn, MessageId)],
     ) -> Result<(), LaneError> {
-        let row = |(place, MessageId { node, incarnation, number }): &(Csn, MessageId), changed: bool| {
-            format!("({}, {node}, {incarnation}, {number}, {changed})", place.0)
-        };
-        let here = row(&(place, id), true);
-        let mut sql = format!("SET LOCAL ROLE NONE; INSERT INTO onecopy.site_progress VALUES {here}");
-        if !nothing.is_empty() {
-            let rows: Vec<String> = nothing.iter().map(|one| row(one, false)).collect();
-            // Another commit may say so, too.
-            let _ = write!(
-                sql,
-                "; INSERT INTO onecopy.site_progress VALUES {} ON CONFLICT (place) DO NOTHING",
-                rows.join(", ")
-            );
-        }
-        sql.push_str("; COMMIT");
-        lane.command(&sql).await?;
+        Own::commit(&mut lane, place, id, nothing)?.carry_out(&mut lane).await?;
         self.give_back(lane);
         Ok(())
     }
 
     /// Commits what is open, on the server's disk: there is no log that has it.
     pub async fn commit_durably(&self, mut lane: Lane) -> Result<(), LaneError> {
-        lane.command("SET LOCAL ROLE NONE; SET LOCAL synchronous_commit = on; COMMIT").await?;
+        Own::commit_durably(&mut lane)?.carry_out(&mut lane).await?;
         self.give_back(lane);
         Ok(())
     }
 
-    /// Executes all statements of a transaction on the connection on which it is open, or begins it on another one. Returns that, unless it is lost, and as
-    /// [`run`] does; notes the server's process.
+    /// Executes all statements of a transaction on the connection on which it is open, or begins it on another one; ends what only reads. Returns
+    /// the connection, unless it is lost, and as [`run`] does; notes the server's process.
     pub async fn execute(
         &self,
         lane: Option<Lane>,
@@ -383,7 +345,7 @@ impl Database {
         };
         pid.store(lane.backend.pid, Ordering::Relaxed);
         let ran = match begins {
-            true => run(&mut lane, transaction, begin, held_max).await,
+            true => run_after(&mut lane, Some(begin), transaction, held_max, begin == Begin::Query).await,
             false => go_on(&mut lane, transaction, held_max).await,
         };
         // A transaction that the server has given up leaves it well.
@@ -421,46 +383,6 @@ impl Database {
     }
 }
 
-/// The text that begins a transaction for a role, under its settings.
-pub fn prelude(record: &Record, begin: Begin) -> String {
-    let mut text = match begin {
-        Begin::Query => "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY".to_owned(),
-        Begin::Serializable { writes: false } => "BEGIN ISOLATION LEVEL SERIALIZABLE, READ ONLY".to_owned(),
-        Begin::Serializable { writes: true } => "BEGIN ISOLATION LEVEL SERIALIZABLE, READ WRITE".to_owned(),
-        Begin::Update { .. } => "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE".to_owned(),
-        Begin::Certified { read_only: true, .. } => {
-            "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY".to_owned()
-        }
-        Begin::Certified { .. } => "BEGIN ISOLATION LEVEL REPEATABLE READ, READ WRITE".to_owned(),
-    };
-    text.push_str(&settle(record));
-    if let Begin::Update { checks_at_once: true } | Begin::Certified { checks_at_once: true, .. } = begin {
-        text.push_str("; SET CONSTRAINTS ALL IMMEDIATE");
-    }
-    text
-}
-
-/// What has the rest of a transaction run for its role, under its settings; more text.
-pub fn settle(record: &Record) -> String {
-    let mut text = String::new();
-    for (name, value) in record.settings.iter() {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "; SELECT pg_catalog.set_config({}, {}, true)", quote(name), quote(value));
-    }
-    if !record.user.is_empty() {
-        let _ = write!(text, "; SET LOCAL ROLE {}", quote_identifier(&record.user));
-    }
-    text
-}
-
-/// Begins a transaction that only reads, and takes its snapshot.
-///
-/// # Errors
-/// When the connection is lost, or the server refuses the role or the settings.
-pub async fn open_snapshot(lane: &mut Lane, record: &Record, begin: Begin) -> Result<(), LaneError> {
-    lane.command(&format!("{}; SELECT", prelude(record, begin))).await
-}
-
 /// Executes all statements of a transaction that is begun. Returns as [`run`] does.
 ///
 /// # Errors
@@ -470,7 +392,7 @@ pub async fn go_on(
     transaction: &Transaction,
     held_max: usize,
 ) -> Result<(Ran, Record), LaneError> {
-    run_after(lane, None, transaction, held_max).await
+    run_after(lane, None, transaction, held_max, false).await
 }
 
 /// Executes all statements of a transaction, and leaves it open. Returns beside what was answered what it wrote, for other sites.
@@ -483,28 +405,28 @@ pub async fn run(
     begin: Begin,
     held_max: usize,
 ) -> Result<(Ran, Record), LaneError> {
-    let prelude = prelude(&transaction.record, begin);
-    run_after(lane, Some(&prelude), transaction, held_max).await
+    run_after(lane, Some(begin), transaction, held_max, false).await
 }
 
 async fn run_after(
     lane: &mut Lane,
-    prelude: Option<&str>,
+    begin: Option<Begin>,
     transaction: &Transaction,
     held_max: usize,
+    ends: bool,
 ) -> Result<(Ran, Record), LaneError> {
     lane.read_under = transaction.read_under;
-    if let Some(prelude) = prelude {
-        build::query(&mut lane.output, prelude)?;
-    }
+    let mut own = match begin {
+        Some(begin) => Own::begin(lane, &transaction.record, begin)?,
+        None => Own::default(),
+    };
     let mut results = Results::default();
     let mut writes = Record { writes: Vec::new(), ..transaction.record.clone() };
     let mut prepared = Vec::new();
     let refers = transaction.parts.iter().any(|part| !part.references.is_empty());
     // What later statements name must be known, whether or not somebody wants to hear it.
-    let mut is_begun = prelude.is_none();
-    let mut reader =
-        Reader { held_max: if refers { usize::MAX } else { held_max }, is_begun, ..Reader::default() };
+    let held_most = if refers { usize::MAX } else { held_max };
+    let mut reader = Reader { held_max: held_most, own: own.commands, ..Reader::default() };
     let mut failure = None;
     for (write, part) in transaction.record.writes.iter().zip(&transaction.parts) {
         let what = part.prepared.as_ref().filter(|_| part.runs_prepared).unwrap_or(&write.what);
@@ -537,12 +459,7 @@ async fn run_after(
         if refers {
             build::flush(&mut lane.output);
             lane.flush_while_reading().await?;
-            if !std::mem::replace(&mut is_begun, true) {
-                reader.read_ready(lane).await?;
-            }
-            if reader.error.is_none() {
-                reader.read_part(lane).await?;
-            }
+            reader.read_part(lane).await?;
             if reader.error.is_some() {
                 break;
             }
@@ -551,15 +468,23 @@ async fn run_after(
             }
         }
     }
+    if ends {
+        own.put(lane, ends::ROLLBACK, &[])?;
+    }
     build::sync(&mut lane.output);
     lane.flush_while_reading().await?;
-    if !is_begun {
-        reader.read_ready(lane).await?;
-    }
     reader.read_ready(lane).await?;
-    let Reader { parts, mut error, held, failed_to_begin, .. } = reader;
+    let Reader { mut parts, mut error, held, failed_to_begin, .. } = reader;
     if error.is_some() {
+        own.forget(lane);
         prepared.into_iter().for_each(|key: StatementKey| lane.unprepare(key));
+        if ends {
+            // Nobody else may be given what is still open.
+            lane.roll_back().await.map_err(|_| LaneError::Closed)?;
+        }
+    } else if ends {
+        // That it has ended.
+        parts.pop();
     }
     if let Some(fields) = error.as_ref().map(|(fields, _)| fields)
         && is_not_its_own(fields)
@@ -596,7 +521,7 @@ pub async fn describe(
     types: &[u32],
     bind: Option<&Bytes>,
 ) -> Result<Bytes, LaneError> {
-    build::query(&mut lane.output, &prelude(record, Begin::Query))?;
+    let own = Own::begin(lane, record, Begin::Query)?;
     build::parse(&mut lane.output, "", sql, types.iter().copied())?;
     match bind {
         Some(bind) => {
@@ -607,11 +532,12 @@ pub async fn describe(
     }
     build::sync(&mut lane.output);
     lane.flush_while_reading().await?;
-    let (mut said, mut error, mut ready) = (BytesMut::new(), None, 0);
-    while ready < 2 {
+    let (mut said, mut error, mut is_ready) = (BytesMut::new(), None, false);
+    while !is_ready {
         let head = lane.next_frame().await?;
         match head.tag {
-            tag::PARAMETER_DESCRIPTION | tag::ROW_DESCRIPTION | tag::NO_DATA if ready > 0 => {
+            // Those of our own are not asked for it.
+            tag::PARAMETER_DESCRIPTION | tag::ROW_DESCRIPTION | tag::NO_DATA => {
                 said.extend_from_slice(&lane.input[..head.len]);
             }
             tag::ERROR_RESPONSE => {
@@ -619,10 +545,13 @@ pub async fn describe(
                     error.get_or_insert_with(|| Box::new(fields.to_owned()));
                 }
             }
-            tag::READY_FOR_QUERY => ready += 1,
+            tag::READY_FOR_QUERY => is_ready = true,
             _ => {}
         }
         lane.consume(head);
+    }
+    if error.is_some() {
+        own.forget(lane);
     }
     error.map_or(Ok(said.freeze()), |fields| Err(LaneError::Database(fields)))
 }
@@ -646,8 +575,8 @@ fn is_not_its_own(fields: &ErrorFields) -> bool {
 /// Reads what is answered.
 #[derive(Default)]
 struct Reader {
-    /// What begins the transaction is answered, and its statements are.
-    is_begun: bool,
+    /// Commands of our own that begin the transaction, and are still to be completed.
+    own: usize,
     failed_to_begin: bool,
     parts: Vec<PartAnswer>,
     current: Current,
@@ -683,16 +612,14 @@ impl Reader {
             tag::ERROR_RESPONSE => {
                 if let Backend::Error(fields) = backend::decode(head.tag, lane.body(head))? {
                     let message = Bytes::copy_from_slice(message);
-                    self.failed_to_begin |= !self.is_begun;
+                    self.failed_to_begin |= self.own > 0;
                     self.error.get_or_insert_with(|| (Box::new(fields.to_owned()), message));
                 }
                 one.ends_part = true;
             }
-            tag::READY_FOR_QUERY => {
-                self.is_begun = true;
-                one.is_ready = true;
-            }
-            _ if !self.is_begun => {}
+            tag::READY_FOR_QUERY => one.is_ready = true,
+            tag::COMMAND_COMPLETE if self.own > 0 => self.own -= 1,
+            _ if self.own > 0 => {}
             tag::ROW_DESCRIPTION | tag::NO_DATA => self.current.description.extend_from_slice(message),
             tag::DATA_ROW | tag::NOTICE_RESPONSE => {
                 self.held += message.len();
@@ -734,21 +661,5 @@ mod tests {
             assert_eq!(Answer::decode(answer.encode()), Some(answer));
         }
         assert_eq!(Answer::decode(some("\0\0\0")), None);
-    }
-
-    #[test]
-    fn a_transaction_begins_for_its_role_under_its_settings() {
-        let settings = [("DateStyle".to_owned(), "SQL, DMY".to_owned())].into();
-        let record = Record { user: "o'neil".into(), settings, ..Record::default() };
-        assert_eq!(
-            prelude(&record, Begin::Update { checks_at_once: true }),
-            "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; \
-             SELECT pg_catalog.set_config('DateStyle', 'SQL, DMY', true); \
-             SET LOCAL ROLE \"o'neil\"; SET CONSTRAINTS ALL IMMEDIATE"
-        );
-        assert_eq!(
-            prelude(&Record::default(), Begin::Query),
-            "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
-        );
     }
 }

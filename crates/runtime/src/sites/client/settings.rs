@@ -168,7 +168,7 @@ impl Session {
         let database = &self.shared.database;
         let _permit = database.aside().await;
         let mut lane = database.lend().await?;
-        let begun = lane.command(&database::prelude(record, database::Begin::Query)).await;
+        let begun = database::begin(&mut lane, record, database::Begin::Query).await;
         let params = lane.params.clone();
         if !matches!(&begun, Err(error) if !error.is_database()) {
             database.leave(lane).await;

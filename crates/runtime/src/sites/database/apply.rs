@@ -5,7 +5,7 @@ use onecopy_wire::backend::{self, Backend, row_count, tag};
 use onecopy_wire::frontend::build;
 use smallvec::SmallVec;
 
-use super::{Answer, Begin, Database, Ran, is_not_its_own, prelude, run};
+use super::{Answer, Begin, Database, Own, Ran, begin, is_not_its_own, run};
 use crate::bulk::{self, Form, Forms, Step};
 use crate::classifier::Classifier;
 use crate::lane::{Lane, LaneError, StatementKey};
@@ -13,7 +13,7 @@ use crate::record::{Record, What};
 use crate::sites::transaction::{self, Transaction};
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 /// Statements of which it is known how they are put together.
 const KNOWN_MAX: usize = 1_000;
@@ -102,8 +102,8 @@ impl Database {
         let mut record = writes.clone();
         transaction::reach(&mut record, classifier, &mut Scratch::default());
         lane.read_under = transaction::read_under(&record);
-        let begin = prelude(&record, Begin::Update { checks_at_once: classifier.has_deferrable() });
-        let refused = match self.together(lane, &record, &begin).await {
+        let begin = Begin::Update { checks_at_once: classifier.has_deferrable() };
+        let refused = match self.together(lane, &record, begin).await {
             Ok(Together::Differs) => "other numbers of rows".to_owned(),
             Ok(done) => return Ok(done),
             Err(LaneError::Database(fields)) if !is_not_its_own(&fields) => fields.message,
@@ -115,7 +115,7 @@ impl Database {
         Ok(Together::Differs)
     }
 
-    async fn together(&self, lane: &mut Lane, record: &Record, begin: &str) -> Result<Together, LaneError> {
+    async fn together(&self, lane: &mut Lane, record: &Record, how: Begin) -> Result<Together, LaneError> {
         let under = lane.read_under;
         let mut forms = Forms::default();
         let mut is_begun = false;
@@ -130,7 +130,7 @@ impl Database {
                 Some(known) => known,
                 None => {
                     if !std::mem::replace(&mut is_begun, true) {
-                        lane.command(begin).await?;
+                        begin(lane, record, how).await?;
                     }
                     let form = Form::of(sql, &lane.param_types(*key, sql, types).await?);
                     self.learn(known_as, Known { form, failures: 0 })
@@ -142,9 +142,7 @@ impl Database {
         if !is_begun && !steps.iter().any(|step| matches!(step, Step::Many(_))) {
             return Ok(Together::Pointless);
         }
-        if !is_begun {
-            build::query(&mut lane.output, begin)?;
-        }
+        let own = if is_begun { Own::default() } else { Own::begin(lane, record, how)? };
         let (mut prepared, mut expected) = (Vec::new(), Vec::new());
         for step in &steps {
             let rows = match step {
@@ -173,10 +171,11 @@ impl Database {
         }
         build::sync(&mut lane.output);
         lane.flush_while_reading().await?;
-        match read_counts(lane, if is_begun { 1 } else { 2 }).await {
-            Ok(found) if found == expected => Ok(Together::Applied),
+        match read_counts(lane).await {
+            Ok(found) if found[own.commands..] == expected => Ok(Together::Applied),
             Ok(_) => Ok(Together::Differs),
             Err(error) => {
+                own.forget(lane);
                 prepared.into_iter().for_each(|key| lane.unprepare(key));
                 Err(error)
             }
@@ -205,17 +204,17 @@ fn executed_again(record: &Record) -> SmallVec<[StatementKey; 4]> {
     met.into_iter().filter(|(_, is_repeated)| *is_repeated).map(|(key, _)| key).collect()
 }
 
-/// Reads up to so many ReadyForQuery; returns the numbers of rows of those commands that were completed after the last but one.
-async fn read_counts(lane: &mut Lane, ready: usize) -> Result<Vec<Option<u64>>, LaneError> {
-    let (mut found, mut failure, mut left) = (Vec::new(), None, ready);
-    while left > 0 {
+/// Reads up to the ReadyForQuery; returns the numbers of rows of all commands.
+async fn read_counts(lane: &mut Lane) -> Result<Vec<Option<u64>>, LaneError> {
+    let (mut found, mut failure, mut is_ready) = (Vec::new(), None, false);
+    while !is_ready {
         let head = lane.next_frame().await?;
         match backend::decode(head.tag, lane.body(head))? {
-            Backend::CommandComplete(words) if left == 1 => found.push(row_count(words)),
+            Backend::CommandComplete(words) => found.push(row_count(words)),
             Backend::Error(fields) => {
                 failure.get_or_insert_with(|| Box::new(fields.to_owned()));
             }
-            Backend::ReadyForQuery(_) => left -= 1,
+            Backend::ReadyForQuery(_) => is_ready = true,
             _ => {}
         }
         lane.consume(head);

@@ -26,7 +26,7 @@ use crate::errors::ServeError;
 use crate::lane::{Lane, LaneError};
 use crate::record::Record;
 use crate::settings::PartSettings;
-use crate::sites::database::settle;
+use crate::sites::database::Own;
 
 /// Words of constraints that depend on the session, or on the time.
 const OF_SESSIONS: [&str; 15] = [
@@ -432,7 +432,10 @@ pub async fn open(lane: &mut Lane) -> Result<(), LaneError> {
 pub async fn come_in(lane: &mut Lane, record: &Record, writes: bool) -> Result<(), LaneError> {
     // In the end not all rows are here any more.
     let first = if writes { "SET CONSTRAINTS ALL IMMEDIATE" } else { "SET LOCAL transaction_read_only = on" };
-    lane.command(&format!("{first}{}", settle(record))).await
+    let mut own = Own::default();
+    own.put(lane, first, &[])?;
+    own.settle(lane, record)?;
+    own.carry_out(lane).await
 }
 
 /// The transaction is onecopy's own again.

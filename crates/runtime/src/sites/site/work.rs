@@ -278,10 +278,8 @@ impl Site<'_> {
             };
             let (lane, ran) = database.execute(None, &pid, &transaction, begin, held_max).await;
             let (lane, ran) = match (lane, begin) {
-                (Some(mut lane), Begin::Query) => {
-                    if lane.roll_back().await.is_ok() {
-                        database.give_back(lane);
-                    }
+                (Some(lane), Begin::Query) => {
+                    database.give_back(lane);
                     (None, ran)
                 }
                 (lane, _) => (lane, ran),

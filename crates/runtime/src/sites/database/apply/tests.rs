@@ -12,14 +12,14 @@ use crate::record::Write;
 use crate::settings::{ReplicaSettings, ReplicaTls};
 
 /// A server with a table of twenty rows, and who stands before it.
-struct Site {
-    database: Database,
+pub(in crate::sites::database) struct Site {
+    pub database: Database,
     classifier: Classifier,
     _cluster: Cluster,
 }
 
 impl Site {
-    async fn start() -> Site {
+    pub async fn start() -> Site {
         let cluster = Cluster::temporary(1, &Options::replica()).unwrap();
         let address = ReplicaSettings {
             name: "here".to_owned(),
@@ -76,7 +76,7 @@ impl Site {
         writes
     }
 
-    async fn command(&self, sql: &str) {
+    pub async fn command(&self, sql: &str) {
         let mut lane = self.database.lend().await.unwrap();
         lane.command(sql).await.unwrap();
         self.database.give_back(lane);
