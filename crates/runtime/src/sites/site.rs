@@ -12,6 +12,7 @@
 mod conversations;
 mod heard;
 mod places;
+mod turns;
 mod ways;
 mod work;
 

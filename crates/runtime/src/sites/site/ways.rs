@@ -10,25 +10,6 @@ use onecopy_core::{Event, TxnId};
 use super::Site;
 
 impl Site<'_> {
-    /// Whether what is to be applied in a turn touches what one in an earlier turn writes, or the other way round: it must see that.
-    pub(super) fn comes_after_one(&self, nth: usize) -> bool {
-        let access = |nth: usize| {
-            let open = self.turns.get(nth).and_then(|turn| self.open.get(&turn.txn));
-            open.and_then(|open| open.request.as_ref()).map_or(&[][..], |request| &request.access)
-        };
-        let own = access(nth);
-        (0..nth).any(|earlier| access(earlier).iter().any(|one| own.iter().any(|other| one.conflicts(other))))
-    }
-
-    /// What is being applied is to be applied anew, in its turn.
-    pub(super) fn apply_again(&mut self, txn: TxnId) {
-        self.leave(txn);
-        if let Some(turn) = self.turns.iter_mut().find(|turn| turn.txn == txn) {
-            (turn.is_ready, turn.is_begun) = (false, false);
-        }
-        self.commit_next();
-    }
-
     /// What is being applied waits for these processes of the server.
     pub(super) fn on_blocked(&mut self, txn: TxnId, by: &[u32]) {
         let turn_of = |site: &Self, txn: TxnId| site.turns.iter().position(|turn| turn.txn == txn);

@@ -12,7 +12,7 @@ use onecopy_log::consensus::MESSAGE_LEN_MAX;
 use onecopy_wire::sqlstate::SqlState;
 use tokio::sync::oneshot;
 
-use super::{Done, Ended, Open, Pending, RESEND_AFTER, Site, Turn};
+use super::{Done, Ended, Open, Pending, RESEND_AFTER, Site};
 use crate::clock::Deadline;
 use crate::errors::Failure;
 use crate::lane::{Lane, LaneError, is_going_away};
@@ -22,7 +22,6 @@ use crate::sites::Scheme;
 use crate::sites::database::{Answer, ApplyError, Begin, Ran};
 use crate::sites::messages::SiteMessage;
 use crate::sites::request::Request;
-use onecopy_core::multicast::MessageId;
 
 /// How often an update is executed again that its server gives up: for some minutes.
 const LOSSES_MAX: u32 = 200;
@@ -33,8 +32,6 @@ const LOST_PAUSE: Duration = Duration::from_millis(20);
 /// After how long it is looked for whom something waits that is being applied, and how long it is at most until that is looked for again.
 const BLOCKED_PAUSE: Duration = Duration::from_millis(10);
 const BLOCKED_PAUSE_MAX: Duration = Duration::from_millis(160);
-/// What is applied ahead of its turn, where commits are in one order.
-const APPLIED_AHEAD: usize = 8;
 
 /// What the core wants done.
 impl Site<'_> {
@@ -351,60 +348,6 @@ impl Site<'_> {
                 tokio::time::sleep(pause).await;
             }
             let _ = done.send(Done::Applied { txn, result });
-        });
-    }
-
-    /// Where commits are to be in one order, that is the order in which they were asked for.
-    pub(super) fn take_turn(&mut self, txn: TxnId, is_ready: bool) {
-        if self.core.position() == Position::Prefix {
-            let turn = Turn { txn, is_ready, is_begun: is_ready };
-            // What takes the place of a lost commit has its place.
-            match self.turns.iter_mut().find(|turn| turn.txn == txn) {
-                Some(before) => *before = turn,
-                None => self.turns.push_back(turn),
-            }
-            self.commit_next();
-        } else if is_ready {
-            self.commit(txn);
-        }
-    }
-
-    pub(super) fn commit_next(&mut self) {
-        let ahead = self.turns.len().min(APPLIED_AHEAD);
-        let begin: Vec<usize> =
-            (0..ahead).filter(|nth| !self.turns[*nth].is_begun && !self.comes_after_one(*nth)).collect();
-        for nth in begin {
-            self.turns[nth].is_begun = true;
-            self.apply(self.turns[nth].txn);
-        }
-        if let Some(Turn { txn, is_ready: true, .. }) = self.turns.front()
-            && !self.is_committing
-        {
-            self.is_committing = true;
-            self.commit(*txn);
-        }
-    }
-
-    pub(super) fn commit(&mut self, txn: TxnId) {
-        let is_certified = self.is_certified();
-        let Some(open) = self.open.get_mut(&txn) else { return };
-        let (Some(lane), Some(id)) = (open.lane.take(), open.id) else {
-            return self.begin_again(format!("the connection on which {txn} was open is lost"));
-        };
-        // What is certified was told it when it was multicast.
-        if let Some(pending) = self.around.pending.get_mut(&id).filter(|_| !is_certified) {
-            pending.known = Some(open.chosen.clone().unwrap_or_else(|| open.answer.clone()));
-        }
-        let (database, done, place) = (self.around.database.clone(), self.done.clone(), open.place);
-        let is_before = |(before, _): &&(Csn, MessageId)| !is_certified || *before < place;
-        // Of what stands there once more and is not committed where it stands first, only the second place might be found after a crash.
-        let is_over = |(_, id): &&(Csn, MessageId)| !self.by_id.contains_key(id);
-        let nothing: Vec<(Csn, MessageId)> =
-            self.nothing.iter().filter(is_before).filter(is_over).copied().collect();
-        open.pid.store(0, Ordering::Relaxed);
-        tokio::spawn(async move {
-            let result = database.commit(lane, place, id, &nothing).await;
-            let _ = done.send(Done::Committed { txn, nothing, result });
         });
     }
 }
