@@ -91,9 +91,36 @@ impl Times {
     }
 }
 
+/// CPU time of all sites' processes, and of all their servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Spent {
+    /// Of the processes.
+    pub sites: f64,
+    /// Of the servers.
+    pub servers: f64,
+}
+
+/// One rate.
+pub(super) struct Stage {
+    pub(super) rate: u32,
+    pub(super) warm_up: Duration,
+    pub(super) duration: Duration,
+    pub(super) seed: u64,
+}
+
+impl Stage {
+    /// Arrivals a second after so long.
+    fn rate_at(&self, at: Duration) -> f64 {
+        let warm = at.as_secs_f64() / self.warm_up.as_secs_f64();
+        // The first one has to arrive, too.
+        f64::from(self.rate) * if at < self.warm_up { warm.max(0.1) } else { 1.0 }
+    }
+}
+
 /// What came of a rate.
 pub(super) struct Measured {
     pub(super) carried: f64,
+    pub(super) cpu_ms: Spent,
     pub(super) updates: Times,
     pub(super) queries: Times,
     pub(super) failed: u64,
@@ -101,7 +128,7 @@ pub(super) struct Measured {
 }
 
 /// Connections to a site that nobody uses.
-struct Pool {
+pub(super) struct Pool {
     target: Target,
     idle: Mutex<Vec<Client>>,
 }
@@ -116,8 +143,16 @@ impl Pool {
     }
 }
 
+/// One to each site.
+pub(super) fn pools(targets: &[Target]) -> Vec<Arc<Pool>> {
+    let pool = |target: &Target| Arc::new(Pool { target: target.clone(), idle: Mutex::default() });
+    targets.iter().map(pool).collect()
+}
+
 /// What came of a transaction.
 struct Answered {
+    /// It arrived when all was warm.
+    counts: bool,
     is_update: bool,
     ms: f64,
     at: Instant,
@@ -152,25 +187,27 @@ pub(super) async fn await_service(targets: &[Target]) -> Result<()> {
 /// Lets transactions arrive for a while, and waits for those that are under way.
 pub(super) async fn run(
     shape: &Shape,
-    targets: &[Target],
-    rate: u32,
-    duration: Duration,
-    seed: u64,
+    pools: &[Arc<Pool>],
+    stage: &Stage,
+    spent: impl Fn() -> Spent,
 ) -> Result<Measured> {
-    let pool = |target: &Target| Arc::new(Pool { target: target.clone(), idle: Mutex::default() });
-    let pools: Vec<Arc<Pool>> = targets.iter().map(pool).collect();
-    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut random = ChaCha8Rng::seed_from_u64(stage.seed);
     let (tell, mut told) = mpsc::unbounded_channel();
     let begin = Instant::now();
+    let (warm, end) = (begin + stage.warm_up, begin + stage.warm_up + stage.duration);
     let mut at = Duration::ZERO;
-    let mut arrived = 0_u64;
+    let (mut arrived, mut before) = (0_u64, None);
     loop {
         // The time between two arrivals that know nothing of each other.
-        at += Duration::from_secs_f64(-(1.0 - random.random::<f64>()).ln() / f64::from(rate));
-        if at >= duration {
+        at += Duration::from_secs_f64(-(1.0 - random.random::<f64>()).ln() / stage.rate_at(at));
+        if begin + at >= end {
             break;
         }
         tokio::time::sleep_until((begin + at).into()).await;
+        let counts = begin + at >= warm;
+        if counts && before.is_none() {
+            before = Some(spent());
+        }
         let is_update = random.random_bool(0.5);
         let sql = shape.transaction(&mut random, is_update);
         let pool = pools[random.random_range(0..pools.len())].clone();
@@ -187,24 +224,30 @@ pub(super) async fn run(
             let at = Instant::now();
             let ms = (at - arrival).as_secs_f64() * 1e3;
             // Nobody waits any more for what takes longer than all may.
-            let _ = tell.send(Answered { is_update, ms, at, error });
+            let _ = tell.send(Answered { counts, is_update, ms, at, error });
         });
     }
+    tokio::time::sleep_until(end.into()).await;
+    let (before, after) = (before.unwrap_or_default(), spent());
     drop(tell);
-    let end = begin + duration;
     let mut all = Vec::new();
     while let Ok(Some(answered)) = tokio::time::timeout_at((end + DRAIN_MAX).into(), told.recv()).await {
         all.push(answered);
     }
     let times = |updates: bool| {
-        let of = all.iter().filter(|one| one.error.is_none() && one.is_update == updates);
+        let of = all.iter().filter(|one| one.counts && one.error.is_none() && one.is_update == updates);
         Times::of(of.map(|one| one.ms).collect())
     };
-    let in_time = all.iter().filter(|one| one.error.is_none() && one.at <= end).count();
+    let in_time = all.iter().filter(|one| one.error.is_none() && one.at > warm && one.at <= end).count();
+    let of_each = |before: f64, after: f64| (after - before) * 1e3 / in_time.max(1) as f64;
     let unanswered = arrived - all.len() as u64;
     let failure = all.iter().find_map(|one| one.error.clone());
     Ok(Measured {
-        carried: in_time as f64 / duration.as_secs_f64(),
+        carried: in_time as f64 / stage.duration.as_secs_f64(),
+        cpu_ms: Spent {
+            sites: of_each(before.sites, after.sites),
+            servers: of_each(before.servers, after.servers),
+        },
         updates: times(true),
         queries: times(false),
         failed: unanswered + all.iter().filter(|one| one.error.is_some()).count() as u64,
@@ -227,6 +270,16 @@ mod tests {
         let table = &query[query.find("micro_").unwrap()..][..7];
         assert_eq!(query.matches(table).count(), 10, "{query}");
         assert_eq!(shape.setup().matches("CREATE TABLE").count(), 3);
+    }
+
+    #[test]
+    fn rates_rise_to_what_they_are_to_be() {
+        let (warm_up, duration) = (Duration::from_secs(4), Duration::from_secs(1));
+        let stage = Stage { rate: 100, warm_up, duration, seed: 0 };
+        let rates = [0, 1_000, 3_000, 4_000, 9_000].map(|ms| stage.rate_at(Duration::from_millis(ms)));
+        assert_eq!(rates, [10.0, 25.0, 75.0, 100.0, 100.0]);
+        let cold = Stage { warm_up: Duration::ZERO, ..stage };
+        assert_eq!(cold.rate_at(Duration::ZERO), 100.0);
     }
 
     #[test]

@@ -25,13 +25,15 @@ use serde::Serialize;
 use crate::bar::Bar;
 use crate::compare::Machine;
 use crate::connection::Target;
+use crate::cpu;
 use crate::cpu_groups::{CpuGroup, Hierarchy};
 use crate::nodes::{Nodes, Setup};
 use crate::torture::{CompareOptions, compare_until_identical};
 use crate::workplace::Workplace;
 use crate::{Error, Result};
 use distance::{Distance, Topology};
-pub use load::{Shape, Times};
+use load::Stage;
+pub use load::{Shape, Spent, Times};
 pub use report::Comparison;
 
 /// How long sites may take to hold the same in the end.
@@ -48,6 +50,8 @@ pub struct Options {
     pub topology: Topology,
     /// Transactions a second at all sites together, one after the other.
     pub rates: Vec<u32>,
+    /// How long transactions arrive before at a rate that rises to the next one, and do not count.
+    pub warm_up: Duration,
     /// How long transactions arrive at one rate.
     pub duration: Duration,
     /// The share of one processor that a site's process and its server get together; `None` for what they can.
@@ -79,6 +83,7 @@ impl Default for Options {
             .to_vec(),
             topology: Topology::FourSites,
             rates: vec![20, 40, 80],
+            warm_up: Duration::from_secs(5),
             duration: Duration::from_secs(15),
             cap: Some(0.25),
             rows: 10_000,
@@ -173,6 +178,8 @@ pub struct Sample {
     pub rate: u32,
     /// Those that were answered before the last one arrived, a second.
     pub carried: f64,
+    /// CPU time that all sites' processes, and all their servers, took for each of these, in milliseconds.
+    pub cpu_ms: Spent,
     /// Response times of updates.
     pub updates: Times,
     /// Response times of queries.
@@ -252,14 +259,20 @@ async fn measure(
     let targets: Vec<Target> =
         (0..count).map(|site| Target::parse(&sites.dsn(site))).collect::<Result<_>>()?;
     load::await_service(&targets).await?;
+    let servers_of: Vec<u32> = servers.servers().iter().filter_map(Server::pid).collect();
+    let processes = sites.pids();
+    let spent = || Spent { sites: cpu::spent_s(&processes), servers: cpu::spent_s(&servers_of) };
+    let pools = load::pools(&targets);
     for (step, rate) in options.rates.iter().enumerate() {
         bar.say(format!("{choice}: {rate} a second"));
         let seed = options.seed.wrapping_mul(1_000).wrapping_add(step as u64);
-        let measured = load::run(&shape, &targets, *rate, options.duration, seed).await?;
+        let stage = Stage { rate: *rate, warm_up: options.warm_up, duration: options.duration, seed };
+        let measured = load::run(&shape, &pools, &stage, spent).await?;
         comparison.samples.push(Sample {
             choice: choice.clone(),
             rate: *rate,
             carried: measured.carried,
+            cpu_ms: measured.cpu_ms,
             updates: measured.updates,
             queries: measured.queries,
             failed: measured.failed,

@@ -26,8 +26,10 @@ pub struct Comparison {
     pub sites: usize,
     /// The share of a processor that each has, with its server.
     pub cap: Option<f64>,
-    /// How long transactions arrived at one rate, in seconds.
+    /// How long transactions arrived at one rate, in seconds, and before that, uncounted, at one that rose to it.
     pub seconds: f64,
+    /// See there.
+    pub warm_up_s: f64,
     /// Seed.
     pub seed: u64,
     /// Every measurement, in order.
@@ -42,6 +44,7 @@ impl Comparison {
             sites: options.topology.sites(),
             cap: options.cap,
             seconds: options.duration.as_secs_f64(),
+            warm_up_s: options.warm_up.as_secs_f64(),
             seed: options.seed,
             samples: Vec::new(),
         }
@@ -69,8 +72,8 @@ impl Comparison {
             None => "not held back".to_owned(),
         };
         format!(
-            "{} sites ({}), {cap}; {} s at each rate, seed {}",
-            self.sites, self.topology, self.seconds, self.seed
+            "{} sites ({}), {cap}; {} s at each rate after {} s in which it rose to that, seed {}",
+            self.sites, self.topology, self.seconds, self.warm_up_s, self.seed
         )
     }
 
@@ -83,6 +86,8 @@ impl Comparison {
             "95 %",
             "queries, ms",
             "95 %",
+            "site, ms CPU",
+            "server, ms CPU",
             "failed",
             "within 800 ms",
         ];
@@ -100,6 +105,8 @@ impl Comparison {
                 format!("{:.0}", sample.updates.p95_ms),
                 format!("{:.0}", sample.queries.mean_ms),
                 format!("{:.0}", sample.queries.p95_ms),
+                format!("{:.2}", sample.cpu_ms.sites),
+                format!("{:.2}", sample.cpu_ms.servers),
                 sample.failed.to_string(),
                 if is_within { "yes" } else { "no" }.to_owned(),
             ]);

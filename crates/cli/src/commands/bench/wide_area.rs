@@ -24,6 +24,9 @@ pub(super) struct Args {
     /// Transactions a second at all sites together, one rate after the other [default: 20, 40, 80]
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     rates: Vec<u32>,
+    /// Seconds before each rate in which it rises to that, and which do not count: connections are opened, and statements prepared.
+    #[arg(long, value_name = "SECONDS", default_value_t = Options::default().warm_up.as_secs())]
+    warm_up: u64,
     /// Seconds at one rate.
     #[arg(long, value_name = "SECONDS", default_value_t = Options::default().duration.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
     duration: u64,
@@ -47,6 +50,7 @@ impl Args {
             choices: or_all(self.choices, all.choices),
             topology: self.topology,
             rates: or_all(self.rates, all.rates),
+            warm_up: Duration::from_secs(self.warm_up),
             duration: Duration::from_secs(self.duration),
             cap: (self.cap > 0).then(|| f64::from(self.cap) / 100.0),
             rows: self.rows,
