@@ -204,6 +204,39 @@ fn who_holds_a_row_and_does_nothing_gives_way_to_what_others_have_committed() {
     });
 }
 
+/// What waits at a site is applied in one database transaction, and does what each did.
+#[test]
+fn what_others_have_written_is_applied_together_where_it_waits() {
+    block_on(async {
+        let (nodes, _, other) = with_table(T).await;
+        let mut writers = Vec::new();
+        for writer in 0..20 {
+            let client = nodes.client(0).await;
+            writers.push(tokio::spawn(async move {
+                for step in 0..10 {
+                    let (row, parent) = (1 + writer % 9, 1 + (writer + step) % 9);
+                    let sql = format!(
+                        "BEGIN; UPDATE t SET v = v + 1 WHERE id = {row}; INSERT INTO child VALUES ({parent}, {}); COMMIT",
+                        10 * writer + step
+                    );
+                    client.batch_execute(&sql).await.unwrap();
+                }
+            }));
+        }
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        shows(&other, "SELECT (SELECT sum(v) FROM t), count(*), sum(n) FROM child", "650 200 19900").await;
+        nodes.everywhere("SELECT * FROM t ORDER BY id").await;
+        nodes.everywhere("SELECT * FROM child ORDER BY n").await;
+        let server = connect(&nodes.servers.servers()[1].dsn()).await.unwrap();
+        let together =
+            "SELECT count(*), count(*) > count(DISTINCT xmin::text) FROM onecopy.site_progress WHERE changed";
+        let found = rows(&server, together).await;
+        assert!(found.ends_with(" t"), "{found}");
+    });
+}
+
 #[test]
 fn idle_transactions_end_when_they_were_idle_for_too_long() {
     block_on(async {

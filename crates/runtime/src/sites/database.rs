@@ -304,15 +304,14 @@ impl Database {
         }
     }
 
-    /// Commits what is open, as what stands at a place of the order, and says what else stands before it and changed nothing.
+    /// Commits what is open, as what stands at some places of the order, and says what else stands before the last one and changed nothing.
     pub async fn commit(
         &self,
         mut lane: Lane,
-        place: Csn,
-        id: MessageId,
+        places: &[(Csn, MessageId)],
         nothing: &[(Csn, MessageId)],
     ) -> Result<(), LaneError> {
-        Own::commit(&mut lane, place, id, nothing)?.carry_out(&mut lane).await?;
+        Own::commit(&mut lane, places, nothing)?.carry_out(&mut lane).await?;
         self.give_back(lane);
         Ok(())
     }

@@ -51,6 +51,7 @@ use crate::nodes::links::Links;
 use crate::record::Record;
 use crate::server::log::LogHistory;
 use onecopy_core::multicast::{MessageId, Order};
+use turns::Turn;
 
 /// How often a site says that it lives, and looks whether others do.
 pub const ALIVE_PAUSE: Duration = Duration::from_millis(100);
@@ -86,6 +87,7 @@ enum Done {
         lane: Option<Lane>,
         ran: Result<(Ran, Record), LaneError>,
     },
+    /// With those that follow it, if it leads them.
     Applied {
         txn: TxnId,
         result: Result<Lane, ApplyError>,
@@ -104,6 +106,8 @@ enum Done {
     },
     Committed {
         txn: TxnId,
+        /// Those that were applied with it.
+        led: Vec<TxnId>,
         nothing: Vec<(Csn, MessageId)>,
         result: Result<(), LaneError>,
     },
@@ -208,15 +212,6 @@ struct Open {
     /// Where it stands, and in which epoch it was given that place.
     stands: Option<(Csn, Epoch)>,
     is_shipped: bool,
-}
-
-/// A commit in its turn.
-struct Turn {
-    txn: TxnId,
-    /// It has been executed, or applied, and only waits for its turn.
-    is_ready: bool,
-    /// It is being applied.
-    is_begun: bool,
 }
 
 /// What the node that leads knows of the places that it gives.

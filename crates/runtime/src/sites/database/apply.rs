@@ -172,7 +172,7 @@ impl Database {
         build::sync(&mut lane.output);
         lane.flush_while_reading().await?;
         match read_counts(lane).await {
-            Ok(found) if found[own.commands..] == expected => Ok(Together::Applied),
+            Ok(found) if found.get(own.commands..) == Some(&expected[..]) => Ok(Together::Applied),
             Ok(_) => Ok(Together::Differs),
             Err(error) => {
                 own.forget(lane);

@@ -116,11 +116,10 @@ impl Own {
         Ok(own)
     }
 
-    /// Commits what is open, as what stands at a place of the order, and says what else stands before it and changed nothing.
+    /// Commits what is open, as what stands at some places of the order, and says what else stands before the last one and changed nothing.
     pub fn commit(
         lane: &mut Lane,
-        place: Csn,
-        id: MessageId,
+        places: &[(Csn, MessageId)],
         nothing: &[(Csn, MessageId)],
     ) -> Result<Own, WireError> {
         const CHANGED: &str = "INSERT INTO onecopy.site_progress VALUES ($1, $2, $3, $4, true)";
@@ -129,8 +128,8 @@ impl Own {
             "INSERT INTO onecopy.site_progress VALUES ($1, $2, $3, $4, false) ON CONFLICT (place) DO NOTHING";
         let mut own = Own::default();
         own.put(lane, NO_ROLE, &[])?;
-        let changed = std::iter::once((CHANGED, &place, &id));
-        for (sql, place, id) in changed.chain(nothing.iter().map(|(place, id)| (NOTHING, place, id))) {
+        let changed = places.iter().map(|at| (CHANGED, at));
+        for (sql, (place, id)) in changed.chain(nothing.iter().map(|at| (NOTHING, at))) {
             let numbers = [place.0, id.node, id.incarnation, id.number].map(|number| number.to_string());
             own.put(lane, sql, &numbers.each_ref().map(String::as_str))?;
         }

@@ -229,7 +229,7 @@ impl Site<'_> {
         self.connected.insert(txn);
         let uses_it = match self.open.get(&txn) {
             Some(Open { is_shipped: true, .. }) => {
-                self.apply(txn);
+                self.apply(txn, &[]);
                 true
             }
             Some(Open { op: Some(op), .. }) => {
@@ -311,14 +311,17 @@ impl Site<'_> {
         // Whoever waits for what is too long executes it after a while.
     }
 
-    pub(super) fn apply(&mut self, txn: TxnId) {
+    /// Applies what an update wrote, and what those did whom it leads.
+    pub(super) fn apply(&mut self, txn: TxnId, led: &[TxnId]) {
         let Some(open) = self.open.get(&txn) else { return };
         let pause = pause_after(open.losses);
-        let writes = match &open.shipped {
+        let mut writes = match &open.shipped {
             Some((writes, _)) => writes.clone(),
             // What was executed here, and lost before it was committed.
             None => open.writes.clone(),
         };
+        let others = led.iter().filter_map(|led| self.open.get(led));
+        writes.writes.extend(others.flat_map(|open| open.writes.writes.iter().cloned()));
         let (database, done, pid) = (self.around.database.clone(), self.done.clone(), open.pid.clone());
         let classifier = self.around.classifier.clone();
         let is_watched = self.is_certified();
@@ -381,22 +384,11 @@ impl Site<'_> {
                 Err(error @ ApplyError::NotBegun(_)) => self.ended = Some(Ended::Stuck(error.to_string())),
                 Err(ApplyError::Lane(error)) => self.begin_again(error.to_string()),
             },
-            Done::Committed { txn, nothing, result: Ok(()) } => {
+            Done::Committed { txn, led, nothing, result: Ok(()) } => {
                 self.nothing.retain(|one| !nothing.contains(one));
-                if self.turns.front().is_some_and(|turn| turn.txn == txn) {
-                    self.turns.pop_front();
-                    self.is_committing = false;
+                for txn in [txn].into_iter().chain(led) {
+                    self.on_committed(txn);
                 }
-                let Some(open) = self.open.get(&txn) else { return };
-                let (place, is_shipped) = (open.place, open.is_shipped);
-                self.note_contained(place);
-                let replica = self.replica();
-                self.feed(match is_shipped {
-                    true => Event::ShippedApplied { origin: Place::Peer(self.me), txn, replica },
-                    false => Event::Applied { replica, csn: place },
-                });
-                // Whoever has its connection next sees what it committed.
-                self.disconnect(txn);
                 self.commit_next();
             }
             Done::Stepped { txn, lane, ran, answer } => self.on_stepped(txn, lane, ran, answer),
@@ -412,6 +404,23 @@ impl Site<'_> {
             // Whether it has happened only the database knows.
             Done::Committed { result: Err(error), .. } => self.begin_again(error.to_string()),
         }
+    }
+
+    fn on_committed(&mut self, txn: TxnId) {
+        if self.turns.front().is_some_and(|turn| turn.txn == txn) {
+            self.turns.pop_front();
+            self.is_committing = false;
+        }
+        let Some(open) = self.open.get(&txn) else { return };
+        let (place, is_shipped) = (open.place, open.is_shipped);
+        self.note_contained(place);
+        let replica = self.replica();
+        self.feed(match is_shipped {
+            true => Event::ShippedApplied { origin: Place::Peer(self.me), txn, replica },
+            false => Event::Applied { replica, csn: place },
+        });
+        // Whoever has its connection next sees what it committed.
+        self.disconnect(txn);
     }
 
     /// Counts that a server has given up a transaction; whether it was too often.

@@ -86,7 +86,7 @@ async fn queries_end_with_their_batch_whether_they_fail_or_not() {
 }
 
 #[tokio::test]
-async fn a_commit_notes_its_place_and_those_at_which_nothing_changed() {
+async fn a_commit_notes_its_places_and_those_at_which_nothing_changed() {
     let site = Site::start().await;
     let contained = site.database.begin("log").await.unwrap();
     assert_eq!(contained.places.len(), 1);
@@ -96,15 +96,15 @@ async fn a_commit_notes_its_place_and_those_at_which_nothing_changed() {
     begin(&mut lane, &update, Begin::Update { checks_at_once: false }).await.unwrap();
     lane.command("UPDATE note SET body = 'new'").await.unwrap();
     let nothing = [(Csn(2), id(8)), (Csn(1), id(7)), (Csn(2), id(8))];
-    site.database.commit(lane, Csn(3), id(9), &nothing).await.unwrap();
+    site.database.commit(lane, &[(Csn(3), id(9)), (Csn(4), id(10))], &nothing).await.unwrap();
     let contained = site.database.begin("log").await.unwrap();
     let places: Vec<_> = contained.places.into_iter().skip(1).collect();
-    assert_eq!(places, [(Csn(1), id(7)), (Csn(2), id(8)), (Csn(3), id(9))]);
+    assert_eq!(places, [(Csn(1), id(7)), (Csn(2), id(8)), (Csn(3), id(9)), (Csn(4), id(10))]);
     assert_eq!(contained.unchanged, [Csn(1), Csn(2)].into());
     let mut lane = site.database.lend().await.unwrap();
     assert_eq!(cells(&mut lane, "SELECT DISTINCT body FROM ada.note").await, ["new"]);
     // What has failed is not committed.
     begin(&mut lane, &update, Begin::Update { checks_at_once: false }).await.unwrap();
     assert!(lane.command("SELECT 1 / 0").await.is_err());
-    assert!(site.database.commit(lane, Csn(4), id(10), &[]).await.is_err());
+    assert!(site.database.commit(lane, &[(Csn(5), id(11))], &[]).await.is_err());
 }
