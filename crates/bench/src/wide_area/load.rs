@@ -109,11 +109,9 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Arrivals a second after so long.
-    fn rate_at(&self, at: Duration) -> f64 {
-        let warm = at.as_secs_f64() / self.warm_up.as_secs_f64();
-        // The first one has to arrive, too.
-        f64::from(self.rate) * if at < self.warm_up { warm.max(0.1) } else { 1.0 }
+    /// The share of the rate at which transactions arrive after so long.
+    fn share_at(&self, at: Duration) -> f64 {
+        if at < self.warm_up { at.as_secs_f64() / self.warm_up.as_secs_f64() } else { 1.0 }
     }
 }
 
@@ -199,15 +197,19 @@ pub(super) async fn run(
     let (mut arrived, mut before) = (0_u64, None);
     loop {
         // The time between two arrivals that know nothing of each other.
-        at += Duration::from_secs_f64(-(1.0 - random.random::<f64>()).ln() / stage.rate_at(at));
+        at += Duration::from_secs_f64(-(1.0 - random.random::<f64>()).ln() / f64::from(stage.rate));
+        let counts = begin + at >= warm;
+        if counts && before.is_none() {
+            tokio::time::sleep_until(warm.into()).await;
+            before = Some(spent());
+        }
         if begin + at >= end {
             break;
         }
-        tokio::time::sleep_until((begin + at).into()).await;
-        let counts = begin + at >= warm;
-        if counts && before.is_none() {
-            before = Some(spent());
+        if random.random::<f64>() >= stage.share_at(at) {
+            continue;
         }
+        tokio::time::sleep_until((begin + at).into()).await;
         let is_update = random.random_bool(0.5);
         let sql = shape.transaction(&mut random, is_update);
         let pool = pools[random.random_range(0..pools.len())].clone();
@@ -276,10 +278,10 @@ mod tests {
     fn rates_rise_to_what_they_are_to_be() {
         let (warm_up, duration) = (Duration::from_secs(4), Duration::from_secs(1));
         let stage = Stage { rate: 100, warm_up, duration, seed: 0 };
-        let rates = [0, 1_000, 3_000, 4_000, 9_000].map(|ms| stage.rate_at(Duration::from_millis(ms)));
-        assert_eq!(rates, [10.0, 25.0, 75.0, 100.0, 100.0]);
+        let shares = [0, 1_000, 3_000, 4_000, 9_000].map(|ms| stage.share_at(Duration::from_millis(ms)));
+        assert_eq!(shares, [0.0, 0.25, 0.75, 1.0, 1.0]);
         let cold = Stage { warm_up: Duration::ZERO, ..stage };
-        assert_eq!(cold.rate_at(Duration::ZERO), 100.0);
+        assert_eq!(cold.share_at(Duration::ZERO), 1.0);
     }
 
     #[test]

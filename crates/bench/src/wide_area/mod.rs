@@ -176,7 +176,7 @@ pub struct Sample {
     pub choice: Choice,
     /// Transactions a second that arrived.
     pub rate: u32,
-    /// Those that were answered before the last one arrived, a second.
+    /// Those that were answered meanwhile, a second.
     pub carried: f64,
     /// CPU time that all sites' processes, and all their servers, took for each of these, in milliseconds.
     pub cpu_ms: Spent,

@@ -12,7 +12,7 @@ use crate::{Error, Result};
 
 /// The paper's bound for a response time.
 const BOUND_MS: f64 = 800.0;
-/// As much of what arrives has to be answered before the last one arrives.
+/// As much of what arrives has to be answered meanwhile.
 const CARRIED: f64 = 0.95;
 
 /// All that was measured.

@@ -6,6 +6,7 @@
 //! - [`heard`]: what other sites say, and what stands in the log;
 //! - [`places`]: what the site that leads does, and what is done by the clock;
 //! - [`work`]: what the core wants done, and what came of it;
+//! - [`turns`]: commits in their turns, and what is applied before these;
 //! - [`conversations`]: transactions whose statements come one by one;
 //! - [`ways`]: who is in whose way at the server.
 

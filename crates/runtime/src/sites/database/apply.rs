@@ -40,6 +40,9 @@ pub enum ApplyError {
     /// They did here what they had not done there.
     #[error("{0}")]
     Diverged(String),
+    /// Those of several transactions did so together; nothing is open.
+    #[error("what several transactions wrote cannot be applied together")]
+    Together,
 }
 
 /// What came of putting executions together.
@@ -53,15 +56,16 @@ enum Together {
 }
 
 impl Database {
-    /// Applies what a transaction wrote elsewhere, and leaves it open.
+    /// Applies what a transaction wrote elsewhere, or several did that follow each other, and leaves it open.
     ///
     /// # Errors
-    /// When the connection is lost, the server gives it up, or it does something else here than there.
+    /// When the connection is lost, the server gives it up, or it does something else here than there. Of several that says nothing of any of them.
     pub async fn apply(
         &self,
         lane: &mut Lane,
         writes: &Record,
         classifier: &Classifier,
+        are_several: bool,
     ) -> Result<(), ApplyError> {
         let checks_at_once = classifier.has_deferrable();
         let again = executed_again(writes);
@@ -69,8 +73,10 @@ impl Database {
             [] => Together::Pointless,
             _ => self.apply_together(lane, writes, classifier).await?,
         };
-        if let Together::Applied = tried {
-            return Ok(());
+        match tried {
+            Together::Applied => return Ok(()),
+            Together::Differs if are_several => return Err(ApplyError::Together),
+            Together::Differs | Together::Pointless => {}
         }
         match apply_each(lane, writes, checks_at_once).await {
             // What the connection has prepared before may be at fault.

@@ -15,6 +15,23 @@ use crate::record::Record;
 #[cfg(test)]
 mod tests;
 
+/// What is onecopy's own is not its client's.
+const NO_ROLE: &str = "SET LOCAL ROLE NONE";
+/// Ends what has only read.
+pub const ROLLBACK: &str = "ROLLBACK";
+/// Takes a transaction's snapshot, if nothing before it has.
+const SNAPSHOT: &str = "SELECT";
+/// Notes what stands at a place, and at several.
+const CHANGED: &str = "INSERT INTO onecopy.site_progress VALUES ($1, $2, $3, $4, true)";
+const ALL_CHANGED: &str = "INSERT INTO onecopy.site_progress SELECT *, true FROM ROWS FROM \
+    (pg_catalog.unnest($1::pg_catalog.int8[]), pg_catalog.unnest($2::pg_catalog.int8[]), \
+    pg_catalog.unnest($3::pg_catalog.int8[]), pg_catalog.unnest($4::pg_catalog.int8[]))";
+/// The same of what has changed nothing, which another commit may have noted.
+const UNCHANGED: &str = "INSERT INTO onecopy.site_progress SELECT *, false FROM ROWS FROM \
+    (pg_catalog.unnest($1::pg_catalog.int8[]), pg_catalog.unnest($2::pg_catalog.int8[]), \
+    pg_catalog.unnest($3::pg_catalog.int8[]), pg_catalog.unnest($4::pg_catalog.int8[])) \
+    ON CONFLICT (place) DO NOTHING";
+
 /// How a transaction is begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begin {
@@ -122,19 +139,29 @@ impl Own {
         places: &[(Csn, MessageId)],
         nothing: &[(Csn, MessageId)],
     ) -> Result<Own, WireError> {
-        const CHANGED: &str = "INSERT INTO onecopy.site_progress VALUES ($1, $2, $3, $4, true)";
-        // Another commit may say so, too.
-        const NOTHING: &str =
-            "INSERT INTO onecopy.site_progress VALUES ($1, $2, $3, $4, false) ON CONFLICT (place) DO NOTHING";
         let mut own = Own::default();
         own.put(lane, NO_ROLE, &[])?;
-        let changed = places.iter().map(|at| (CHANGED, at));
-        for (sql, (place, id)) in changed.chain(nothing.iter().map(|at| (NOTHING, at))) {
-            let numbers = [place.0, id.node, id.incarnation, id.number].map(|number| number.to_string());
-            own.put(lane, sql, &numbers.each_ref().map(String::as_str))?;
+        own.note(lane, if places.len() == 1 { CHANGED } else { ALL_CHANGED }, places)?;
+        if !nothing.is_empty() {
+            own.note(lane, UNCHANGED, nothing)?;
         }
         own.put(lane, "COMMIT", &[])?;
         Ok(own)
+    }
+
+    /// Notes what stands at some places.
+    fn note(&mut self, lane: &mut Lane, sql: &str, places: &[(Csn, MessageId)]) -> Result<(), WireError> {
+        let mut lists = [const { String::new() }; 4];
+        for (place, id) in places {
+            let numbers = [place.0, id.node, id.incarnation, id.number];
+            for (list, number) in lists.iter_mut().zip(numbers) {
+                let comma = if list.is_empty() { "" } else { "," };
+                // Writing to a String cannot fail.
+                let _ = write!(list, "{comma}{number}");
+            }
+        }
+        let texts = lists.map(|list| if sql == CHANGED { list } else { format!("{{{list}}}") });
+        self.put(lane, sql, &texts.each_ref().map(String::as_str))
     }
 
     /// Commits what is open, on the server's disk.
@@ -146,13 +173,6 @@ impl Own {
         Ok(own)
     }
 }
-
-/// What is onecopy's own is not its client's.
-const NO_ROLE: &str = "SET LOCAL ROLE NONE";
-/// Ends what has only read.
-pub const ROLLBACK: &str = "ROLLBACK";
-/// Takes a transaction's snapshot, if nothing before it has.
-const SNAPSHOT: &str = "SELECT";
 
 /// Begins a transaction for its role, under its settings.
 ///

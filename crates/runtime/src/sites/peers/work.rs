@@ -185,7 +185,7 @@ impl Peer {
             let database = &shared.database;
             let applying = async {
                 let mut lane = database.lend().await?;
-                match database.apply(&mut lane, &writes, &shared.classifier).await {
+                match database.apply(&mut lane, &writes, &shared.classifier, false).await {
                     Ok(()) => Ok(database.commit_durably(lane).await?),
                     // What was still to be sent on it is not known.
                     Err(ApplyError::Lane(error)) if !error.is_database() => Err(error.into()),

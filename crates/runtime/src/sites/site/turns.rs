@@ -9,33 +9,51 @@ use onecopy_core::{Csn, TxnId};
 use smallvec::SmallVec;
 
 use super::{Done, Site};
+use crate::record::{Record, Write};
 
 /// Turns that may be applied ahead of their own.
 const AHEAD_MAX: usize = 32;
-/// What may be at the server at once to be applied. What comes meanwhile is applied together: what begins and ends a database transaction costs nearly as
-/// much as ten rows in it, so two at once do less under load.
+/// Units that are applied and not committed, each of which has a connection.
+const UNITS_MAX: usize = 8;
+/// Units that may be at the server at once to be applied. What comes meanwhile is applied together: what begins and ends a database transaction costs
+/// nearly as much as ten rows in it, so two at once do less under load.
 const APPLYING_MAX: usize = 1;
-/// The same where each is applied by itself.
-const APPLYING_ALONE_MAX: usize = 8;
-/// Statements that are applied in one database transaction, unless one update has more.
-const TOGETHER_MAX: usize = 256;
+/// Statements of a unit, and bytes of what they are, unless one update has more.
+const UNIT_WRITES_MAX: usize = 256;
+const UNIT_LEN_MAX: usize = 1024 * 1024;
 
 /// A commit in its turn.
 pub(super) struct Turn {
     pub txn: TxnId,
     /// It has been executed, or applied, and only waits for its turn.
-    pub is_ready: bool,
-    /// It is being applied, or was.
-    pub is_begun: bool,
-    /// It is so in the database transaction of an earlier turn, which leads it.
-    led_by: Option<TxnId>,
+    is_ready: bool,
+    /// It is being executed or applied, or was.
+    is_begun: bool,
+    /// The first of its unit: of those that are applied in one database transaction.
+    unit: Option<TxnId>,
+    /// Its unit waits for locks, or fails again and again, so what is behind it need not wait for that.
+    is_held_up: bool,
+    /// Its server has refused it together with others.
+    is_alone: bool,
     /// Those in earlier turns that touch what it touches, once that was looked for: it must see what they wrote.
     after: Option<SmallVec<[TxnId; 4]>>,
 }
 
 impl Turn {
-    fn is_under_way(&self) -> bool {
-        self.is_begun && !self.is_ready && self.led_by.is_none()
+    fn new(txn: TxnId, is_ready: bool) -> Turn {
+        Turn {
+            txn,
+            is_ready,
+            is_begun: is_ready,
+            unit: None,
+            is_held_up: false,
+            is_alone: false,
+            after: None,
+        }
+    }
+
+    fn begins_unit(&self) -> bool {
+        self.unit == Some(self.txn)
     }
 }
 
@@ -43,7 +61,7 @@ impl Site<'_> {
     /// Where commits are to be in one order, that is the order in which they were asked for.
     pub(super) fn take_turn(&mut self, txn: TxnId, is_ready: bool) {
         if self.core.position() == Position::Prefix {
-            let turn = Turn { txn, is_ready, is_begun: is_ready, led_by: None, after: None };
+            let turn = Turn::new(txn, is_ready);
             // What takes the place of a lost commit has its place.
             match self.turns.iter_mut().find(|turn| turn.txn == txn) {
                 Some(before) => *before = turn,
@@ -65,48 +83,56 @@ impl Site<'_> {
         }
     }
 
-    /// Applies what is in nobody's way and has nobody in its own: turns that follow each other together.
+    /// Applies what is in nobody's way and has nobody in its own: turns that follow each other as one unit.
     fn apply_ahead(&mut self) {
         let (window, under_way_max) = match self.is_certified() {
-            true => (self.turns.len().min(AHEAD_MAX), APPLYING_MAX),
-            false => (self.turns.len().min(APPLYING_ALONE_MAX), APPLYING_ALONE_MAX),
+            true => (AHEAD_MAX, APPLYING_MAX),
+            false => (UNITS_MAX, UNITS_MAX),
         };
-        // Only those before it count: what is being applied behind it may wait for one that commits after it.
-        let (mut nth, mut under_way) = (0, 0);
-        while nth < window && under_way < under_way_max {
-            if self.turns[nth].is_begun || self.comes_after_one_of(nth, nth) {
-                under_way += usize::from(self.turns[nth].is_under_way());
+        let window = self.turns.len().min(window);
+        let mut units = self.turns.iter().filter(|turn| turn.begins_unit()).count();
+        // Only units before it keep a turn from beginning: one behind it may wait for who commits after it.
+        let (mut nth, mut before, mut under_way) = (0, 0, 0);
+        while nth < window && under_way < under_way_max && (units < UNITS_MAX || before == 0) {
+            let turn = &self.turns[nth];
+            if turn.begins_unit() {
+                before += 1;
+                under_way += usize::from(!turn.is_ready && !turn.is_held_up);
+            }
+            if turn.is_begun || self.comes_after_one_of(nth, nth) {
                 nth += 1;
                 continue;
             }
             let first = self.turns[nth].txn;
             let end = self.together_up_to(nth, window);
+            let is_held_up = self.open.get(&first).is_some_and(|open| open.losses > 0);
             for turn in self.turns.range_mut(nth..end) {
-                turn.is_begun = true;
-                turn.led_by = Some(first).filter(|first| *first != turn.txn);
+                (turn.is_begun, turn.unit, turn.is_held_up) = (true, Some(first), is_held_up);
             }
             let led: Vec<TxnId> = self.turns.range(nth + 1..end).map(|turn| turn.txn).collect();
             self.apply(first, &led);
-            under_way += 1;
+            units += 1;
+            before += 1;
+            under_way += usize::from(!is_held_up);
             nth = end;
         }
     }
 
     /// Up to before which turn those from one on can be applied in one database transaction.
     fn together_up_to(&mut self, first: usize, window: usize) -> usize {
-        // What its server has given up together is tried by itself.
         let writes = |site: &Self, nth: usize| {
             let open = site.open.get(&site.turns[nth].txn)?;
-            let is_plain = open.is_shipped && open.losses == 0 && open.request.is_some();
-            let writes = &open.writes;
-            is_plain.then(|| (writes.user.clone(), writes.settings.clone(), writes.writes.len()))
+            let is_plain = open.is_shipped && open.request.is_some() && !site.turns[nth].is_alone;
+            let Record { user, settings, writes, .. } = &open.writes;
+            let len: usize = writes.iter().map(Write::len).sum();
+            is_plain.then(|| (user.clone(), settings.clone(), writes.len(), len))
         };
-        let Some((user, settings, mut count)) = writes(self, first) else { return first + 1 };
+        let Some((user, settings, mut count, mut len)) = writes(self, first) else { return first + 1 };
         for nth in first + 1..window {
             let is_like = !self.turns[nth].is_begun
-                && writes(self, nth).is_some_and(|(of_user, under, more)| {
-                    count += more;
-                    of_user == user && under == settings && count <= TOGETHER_MAX
+                && writes(self, nth).is_some_and(|(of_user, under, more, longer)| {
+                    (count, len) = (count + more, len + longer);
+                    of_user == user && under == settings && count <= UNIT_WRITES_MAX && len <= UNIT_LEN_MAX
                 });
             if !is_like || self.comes_after_one_of(nth, first) {
                 return nth;
@@ -144,15 +170,16 @@ impl Site<'_> {
         }
         let mut places = vec![(open.place, id)];
         open.pid.store(0, Ordering::Relaxed);
-        let led: Vec<TxnId> =
-            self.turns.iter().filter(|turn| turn.led_by == Some(txn)).map(|turn| turn.txn).collect();
+        let led: Vec<TxnId> = self.unit_of(txn).filter(|turn| turn.txn != txn).map(|turn| turn.txn).collect();
         let stands = |txn: &TxnId| self.open.get(txn).and_then(|open| Some((open.place, open.id?)));
         places.extend(led.iter().filter_map(stands));
         let place = places.last().map_or(Csn(0), |(place, _)| *place);
         let (database, done) = (self.around.database.clone(), self.done.clone());
         let is_before = |(before, _): &&(Csn, MessageId)| !is_certified || *before < place;
         // Of what stands there once more and is not committed where it stands first, only the second place might be found after a crash.
-        let is_over = |(_, id): &&(Csn, MessageId)| !self.by_id.contains_key(id);
+        let is_over = |(_, id): &&(Csn, MessageId)| {
+            !self.by_id.contains_key(id) || places.iter().any(|(_, committed)| committed == id)
+        };
         let nothing: Vec<(Csn, MessageId)> =
             self.nothing.iter().filter(is_before).filter(is_over).copied().collect();
         tokio::spawn(async move {
@@ -161,11 +188,38 @@ impl Site<'_> {
         });
     }
 
-    /// What is being applied is to be applied anew, in its turn.
-    pub(super) fn apply_again(&mut self, txn: TxnId) {
+    /// Those that are applied in the database transaction of one.
+    fn unit_of(&self, txn: TxnId) -> impl Iterator<Item = &Turn> {
+        self.turns.iter().filter(move |turn| turn.unit == Some(txn))
+    }
+
+    /// Whether others are applied with it.
+    pub(super) fn leads_others(&self, txn: TxnId) -> bool {
+        self.unit_of(txn).count() > 1
+    }
+
+    /// Its unit is applied.
+    pub(super) fn note_applied(&mut self, txn: TxnId) {
+        match self.turns.iter_mut().find(|turn| turn.txn == txn) {
+            Some(turn) => turn.is_ready = true,
+            None => return self.commit(txn),
+        }
+        self.commit_next();
+    }
+
+    /// Its unit waits for something at the server.
+    pub(super) fn note_held_up(&mut self, txn: TxnId) {
+        self.turns.iter_mut().filter(|turn| turn.unit == Some(txn)).for_each(|turn| turn.is_held_up = true);
+        self.commit_next();
+    }
+
+    /// What is being applied is to be applied anew, in its turn; by itself, if its server has refused it with others.
+    pub(super) fn apply_again(&mut self, txn: TxnId, is_refused: bool) {
         self.leave(txn);
-        for turn in self.turns.iter_mut().filter(|turn| turn.txn == txn || turn.led_by == Some(txn)) {
-            (turn.is_ready, turn.is_begun, turn.led_by) = (false, false, None);
+        let is_alone = is_refused && self.leads_others(txn);
+        for turn in self.turns.iter_mut().filter(|turn| turn.txn == txn || turn.unit == Some(txn)) {
+            (turn.is_ready, turn.is_begun, turn.unit) = (false, false, None);
+            turn.is_alone |= is_alone;
         }
         self.commit_next();
     }

@@ -50,7 +50,7 @@ impl Site<'_> {
             return;
         }
         if has_turn && open.is_shipped {
-            return self.apply_again(other);
+            return self.apply_again(other, false);
         }
         self.leave(other);
         let replica = self.replica();

@@ -320,6 +320,7 @@ impl Site<'_> {
             // What was executed here, and lost before it was committed.
             None => open.writes.clone(),
         };
+        let is_unit = !led.is_empty();
         let others = led.iter().filter_map(|led| self.open.get(led));
         writes.writes.extend(others.flat_map(|open| open.writes.writes.iter().cloned()));
         let (database, done, pid) = (self.around.database.clone(), self.done.clone(), open.pid.clone());
@@ -329,8 +330,13 @@ impl Site<'_> {
             let applying = async {
                 let mut lane = database.lend().await?;
                 pid.store(lane.backend.pid, Ordering::Relaxed);
-                database.apply(&mut lane, &writes, &classifier).await?;
-                Ok(lane)
+                match database.apply(&mut lane, &writes, &classifier, is_unit).await {
+                    Err(error @ ApplyError::Together) => {
+                        database.give_back(lane);
+                        Err(error)
+                    }
+                    done => done.map(|()| lane),
+                }
             };
             tokio::pin!(applying);
             let mut look = BLOCKED_PAUSE;
@@ -365,24 +371,27 @@ impl Site<'_> {
                     if let Some(open) = self.open.get_mut(&txn) {
                         open.lane = Some(lane);
                     }
-                    match self.turns.iter_mut().find(|turn| turn.txn == txn) {
-                        Some(turn) => turn.is_ready = true,
-                        None => return self.commit(txn),
-                    }
-                    self.commit_next();
+                    self.note_applied(txn);
                 }
-                Err(ApplyError::Lane(error)) if is_of_transaction(&error) && self.is_certified() => {
+                Err(ApplyError::Lane(error)) if !is_of_transaction(&error) || !self.is_certified() => {
+                    self.begin_again(error.to_string());
+                }
+                // What fails by itself, too, is to be seen to.
+                Err(error) if self.leads_others(txn) => {
+                    tracing::debug!(%error, "what others wrote is to be applied one by one");
+                    self.apply_again(txn, true);
+                }
+                Err(ApplyError::Lane(error)) => {
                     tracing::debug!(%error, "what others wrote is to be applied again");
                     if self.gives_up(txn) {
                         self.ended = Some(Ended::Stuck(format!(
                             "its server has refused what others wrote {LOSSES_MAX} times: {error}"
                         )));
                     }
-                    self.apply_again(txn);
+                    self.apply_again(txn, true);
                 }
                 Err(ApplyError::Diverged(why)) => self.ended = Some(Ended::Diverged(why)),
-                Err(error @ ApplyError::NotBegun(_)) => self.ended = Some(Ended::Stuck(error.to_string())),
-                Err(ApplyError::Lane(error)) => self.begin_again(error.to_string()),
+                Err(error) => self.ended = Some(Ended::Stuck(error.to_string())),
             },
             Done::Committed { txn, led, nothing, result: Ok(()) } => {
                 self.nothing.retain(|one| !nothing.contains(one));
@@ -392,14 +401,17 @@ impl Site<'_> {
                 self.commit_next();
             }
             Done::Stepped { txn, lane, ran, answer } => self.on_stepped(txn, lane, ran, answer),
-            Done::Blocked { txn, by } => self.on_blocked(txn, &by),
+            Done::Blocked { txn, by } => {
+                self.on_blocked(txn, &by);
+                self.note_held_up(txn);
+            }
             Done::Committed { txn, result: Err(error), .. }
                 if self.is_certified() && is_of_transaction(&error) =>
             {
                 // It has not happened: what it wrote is applied as at other sites.
                 tracing::debug!(%error, "a commit was given up");
                 self.is_committing = false;
-                self.apply_again(txn);
+                self.apply_again(txn, true);
             }
             // Whether it has happened only the database knows.
             Done::Committed { result: Err(error), .. } => self.begin_again(error.to_string()),

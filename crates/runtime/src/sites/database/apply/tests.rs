@@ -85,7 +85,7 @@ impl Site {
     /// Applies it, and asks something before it is rolled back.
     async fn applied(&self, writes: &Record, asks: &str) -> Result<Vec<String>, ApplyError> {
         let mut lane = self.database.lend().await.unwrap();
-        let result = self.database.apply(&mut lane, writes, &self.classifier).await;
+        let result = self.database.apply(&mut lane, writes, &self.classifier, false).await;
         let answer = match result {
             Ok(()) => Ok(lane.query(asks).await.unwrap().into_iter().flatten().flatten().collect()),
             Err(error) => Err(error),
