@@ -333,7 +333,7 @@ impl Shared {
             );
             let rows = lane.query(&sql).await;
             if rows.as_ref().err().is_none_or(crate::lane::LaneError::is_database) {
-                self.database.leave(lane).await;
+                self.database.give_back(lane);
             }
             rows
         };

@@ -2,7 +2,7 @@
 
 use hashbrown::HashMap;
 use onecopy_classify::{Discard, Kind};
-use onecopy_wire::backend::{self, build};
+use onecopy_wire::backend::{self, build, tag};
 use onecopy_wire::frame::{self, HEAD_LEN};
 use onecopy_wire::sqlstate::SqlState;
 
@@ -210,9 +210,29 @@ impl Session {
     }
 }
 
-/// The first value of the first row among messages.
-fn first_cell(messages: &[u8]) -> Option<String> {
-    let head = frame::peek(messages, usize::MAX).ok()??;
-    let values = backend::data_row(messages.get(HEAD_LEN..head.len)?).ok()?;
-    values.iter().next()?.map(|value| String::from_utf8_lossy(value).into_owned())
+/// The first value of the first row among messages, before which there may be notices.
+fn first_cell(mut messages: &[u8]) -> Option<String> {
+    loop {
+        let head = frame::peek(messages, usize::MAX).ok()??;
+        if head.tag == tag::DATA_ROW {
+            let values = backend::data_row(messages.get(HEAD_LEN..head.len)?).ok()?;
+            return values.iter().next()?.map(|value| String::from_utf8_lossy(value).into_owned());
+        }
+        messages = messages.get(head.len..)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_found_behind_notices() {
+        let mut messages = bytes::BytesMut::new();
+        assert_eq!(first_cell(&messages), None);
+        Failure::new(SqlState::INVALID_PARAMETER_VALUE, "look").put(&mut messages, build::Severity::Notice);
+        assert_eq!(first_cell(&messages), None);
+        messages.extend_from_slice(b"D\0\0\0\x0e\0\x02\0\0\0\0\xff\xff\xff\xff");
+        assert_eq!(first_cell(&messages), Some(String::new()));
+    }
 }
