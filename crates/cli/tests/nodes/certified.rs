@@ -204,6 +204,23 @@ fn who_holds_a_row_and_does_nothing_gives_way_to_what_others_have_committed() {
     });
 }
 
+/// An error of a transaction that is committed must not leave its client in one that ends with "ROLLBACK".
+#[test]
+fn what_was_committed_with_too_many_results_is_over() {
+    block_on(async {
+        let (nodes, one, _) = with_table(T).await;
+        let large = "BEGIN; UPDATE t SET v = v + 1 WHERE id = 1; \
+             SELECT repeat('x', 1000000) FROM generate_series(1, 100); COMMIT";
+        assert_eq!(code(one.batch_execute(large).await), SqlState::PROGRAM_LIMIT_EXCEEDED);
+        shows(&one, "SELECT v FROM t WHERE id = 1", "11").await;
+        let failing = "BEGIN; UPDATE t SET v = v + 1 WHERE id = 1; SELECT 1 / 0; COMMIT";
+        assert_eq!(code(one.batch_execute(failing).await), SqlState::DIVISION_BY_ZERO);
+        assert_eq!(code(one.batch_execute("SELECT 1").await), SqlState::IN_FAILED_SQL_TRANSACTION);
+        one.batch_execute("ROLLBACK").await.unwrap();
+        nodes.everywhere("SELECT * FROM t ORDER BY id").await;
+    });
+}
+
 /// What waits at a site is applied in one database transaction, and does what each did. Two that fail only together are applied one by one: a row that
 /// refers to nothing is looked at again if the same database transaction has written it.
 #[test]

@@ -362,7 +362,7 @@ impl Session {
         }
         if let Some(error) = answer.error {
             self.client.output.extend_from_slice(&error);
-            if is_bracketed {
+            if is_bracketed && !answer.is_over {
                 self.stay_failed();
             }
         }
@@ -463,7 +463,7 @@ impl Session {
         let deadline = Deadline::within_ms(self.shared.wait_ms);
         let (answer, answered) = oneshot::channel();
         let gone = || {
-            Answer::of_failure(
+            Answer::of_over(
                 &Failure::new(SqlState::ADMIN_SHUTDOWN, "this site is ending")
                     .hint("Whether a transaction that was sent has happened is not known."),
             )
@@ -502,10 +502,13 @@ impl Session {
         }
         tokio::select! {
             answered = answered => answered.unwrap_or_else(|_| gone()),
-            () = overdue => Answer::of_failure(&match is_bounded {
-                true => not_known_failure(),
-                false => overdue_failure(is_update),
-            }),
+            () = overdue => Answer {
+                is_over: is_update,
+                ..Answer::of_failure(&match is_bounded {
+                    true => not_known_failure(),
+                    false => overdue_failure(is_update),
+                })
+            },
         }
     }
 
@@ -720,7 +723,9 @@ impl Session {
         } else if let Some(error) = &answer.error {
             self.client.output.extend_from_slice(error);
             self.skipping = true;
-            if portals.first().is_some_and(|(_, statement)| is_bracket(&statement.class.kind).is_some()) {
+            let is_bracketed =
+                portals.first().is_some_and(|(_, statement)| is_bracket(&statement.class.kind).is_some());
+            if is_bracketed && !answer.is_over {
                 self.stay_failed();
             }
         }

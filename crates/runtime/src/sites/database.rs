@@ -17,7 +17,7 @@ pub use ends::{Begin, Own, begin, open_snapshot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use hashbrown::HashMap;
 use onecopy_core::Csn;
 use onecopy_wire::backend::{self, Backend, ErrorFields, command_tag, row_count, tag};
@@ -83,6 +83,8 @@ pub struct Answer {
     pub parts: Vec<PartAnswer>,
     /// The message of the error that ended it.
     pub error: Option<Bytes>,
+    /// Whatever the error says, the transaction is committed, or may be: its client must not be told later that it was rolled back.
+    pub is_over: bool,
 }
 
 /// What a statement has answered, as messages.
@@ -100,11 +102,17 @@ impl Answer {
     pub fn of_failure(failure: &Failure) -> Answer {
         let mut error = BytesMut::new();
         failure.put(&mut error, backend::build::Severity::Error);
-        Answer { parts: Vec::new(), error: Some(error.freeze()) }
+        Answer { error: Some(error.freeze()), ..Answer::default() }
+    }
+
+    /// Of one that is committed, or may be.
+    pub fn of_over(failure: &Failure) -> Answer {
+        Answer { is_over: true, ..Answer::of_failure(failure) }
     }
 
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
+        out.put_u8(u8::from(self.is_over));
         put_bytes(&mut out, self.error.as_deref().unwrap_or_default());
         for part in &self.parts {
             [&part.description, &part.rows, &part.completion]
@@ -115,13 +123,14 @@ impl Answer {
     }
 
     pub fn decode(mut input: Bytes) -> Option<Answer> {
+        let is_over = input.try_get_u8().ok()? != 0;
         let error = Some(take_bytes(&mut input)?).filter(|error| !error.is_empty());
         let mut parts = Vec::new();
         while input.has_remaining() {
             let mut next = || take_bytes(&mut input);
             parts.push(PartAnswer { description: next()?, rows: next()?, completion: next()? });
         }
-        Some(Answer { parts, error })
+        Some(Answer { parts, error, is_over })
     }
 }
 
@@ -503,7 +512,7 @@ async fn run_after(
         write.rows = tag.as_deref().and_then(row_count);
     }
     let error = error.take().map(|(_, message)| message);
-    let answer = Answer { parts, error };
+    let answer = Answer { parts, error, is_over: false };
     let ran = match answer.error {
         Some(_) => Ran::Failed(answer),
         None if held > held_max => Ran::TooLarge,
@@ -654,11 +663,11 @@ mod tests {
         let some = |text: &'static str| Bytes::from_static(text.as_bytes());
         let part = PartAnswer { description: some("T"), rows: some(""), completion: some("C") };
         for answer in [
-            Answer { parts: vec![part.clone(), part], error: None },
-            Answer { parts: Vec::new(), error: Some(some("E")) },
+            Answer { parts: vec![part.clone(), part], ..Answer::default() },
+            Answer { error: Some(some("E")), is_over: true, ..Answer::default() },
         ] {
             assert_eq!(Answer::decode(answer.encode()), Some(answer));
         }
-        assert_eq!(Answer::decode(some("\0\0\0")), None);
+        assert_eq!(Answer::decode(some("\0\0\0\0")), None);
     }
 }

@@ -293,7 +293,7 @@ impl Site<'_> {
                 SqlState::STATEMENT_COMPLETION_UNKNOWN,
                 "the transaction was committed, and its results were lost with a connection to the server",
             );
-            Answer::of_failure(&failure.hint("Do not run it again."))
+            Answer::of_over(&failure.hint("Do not run it again."))
         };
         // It may be gone.
         let _ = pending.answer.send(pending.known.unwrap_or_else(lost));

@@ -582,5 +582,6 @@ fn too_large(held_max: usize, is_committed: bool) -> Answer {
         SqlState::PROGRAM_LIMIT_EXCEEDED,
         format!("the results of a transaction exceed {held_max} bytes{but}"),
     );
-    Answer::of_failure(&failure.hint("Return fewer rows, or raise limits.held_result_bytes_max."))
+    let failure = failure.hint("Return fewer rows, or raise limits.held_result_bytes_max.");
+    Answer { is_over: is_committed, ..Answer::of_failure(&failure) }
 }
