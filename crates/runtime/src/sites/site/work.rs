@@ -320,7 +320,7 @@ impl Site<'_> {
             // What was executed here, and lost before it was committed.
             None => open.writes.clone(),
         };
-        let is_unit = !led.is_empty();
+        let are_several = !led.is_empty();
         let others = led.iter().filter_map(|led| self.open.get(led));
         writes.writes.extend(others.flat_map(|open| open.writes.writes.iter().cloned()));
         let (database, done, pid) = (self.around.database.clone(), self.done.clone(), open.pid.clone());
@@ -330,7 +330,7 @@ impl Site<'_> {
             let applying = async {
                 let mut lane = database.lend().await?;
                 pid.store(lane.backend.pid, Ordering::Relaxed);
-                match database.apply(&mut lane, &writes, &classifier, is_unit).await {
+                match database.apply(&mut lane, &writes, &classifier, are_several).await {
                     Err(error @ ApplyError::Together) => {
                         database.give_back(lane);
                         Err(error)
