@@ -86,7 +86,7 @@ pub(crate) struct Server<J> {
     counts: [u64; 2],
     busy: [u64; 2],
     /// For when a completion is on the calendar of the one who drives this.
-    pub(crate) expected: Option<Instant>,
+    expected: Option<Instant>,
 }
 
 impl<J> Server<J> {
@@ -177,6 +177,16 @@ impl<J> Server<J> {
         let at = self.next_completion().filter(is_sooner)?;
         self.expected = Some(at);
         Some(at)
+    }
+
+    /// Whether the completion that is on the calendar for now is the one that is expected; then it is not any more. Others were put there before something sooner
+    /// came, and each would put one more there in its place.
+    pub(crate) fn is_expected(&mut self, now: Instant) -> bool {
+        let is_expected = self.expected == Some(now);
+        if is_expected {
+            self.expected = None;
+        }
+        is_expected
     }
 
     /// Time spent since the last call, up to now.

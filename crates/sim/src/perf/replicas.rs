@@ -223,11 +223,9 @@ impl Simulation<'_> {
 
     pub(super) fn on_completion(&mut self, replica: ReplicaId) {
         let now = self.queue.now();
-        let server = &mut self.replicas[usize::from(replica.0)].server;
-        if server.expected != Some(now) {
+        if !self.replicas[usize::from(replica.0)].server.is_expected(now) {
             return;
         }
-        server.expected = None;
         while let Some(job) = self.replicas[usize::from(replica.0)].server.complete(now) {
             self.on_job_done(replica, job);
         }

@@ -455,7 +455,9 @@ impl Simulation<'_> {
 
     fn on_completion(&mut self, site: usize) {
         let now = self.queue.now();
-        self.servers[site].expected = None;
+        if !self.servers[site].is_expected(now) {
+            return;
+        }
         while let Some(job) = self.servers[site].complete(now) {
             // Whoever is about to begin anew takes nothing more in.
             if self.sites[site].now.ended.is_none() {

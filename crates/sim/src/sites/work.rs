@@ -36,7 +36,9 @@ impl Simulation<'_> {
 
     pub(super) fn on_completion(&mut self, site: usize) {
         let now = self.queue.now();
-        self.servers[site].expected = None;
+        if !self.servers[site].is_expected(now) {
+            return;
+        }
         while let Some(job) = self.servers[site].complete(now) {
             self.done(site, job);
         }
