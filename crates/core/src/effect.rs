@@ -100,6 +100,19 @@ pub enum Effect {
         /// Its place in the order.
         csn: Csn,
     },
+    /// Execute an update in its turn among `CommitAt` and `ApplyShipped`, when everything before it that it could meet is committed there, and commit it as
+    /// this CSN; report `Applied`, or [`Event::Executed`](crate::event::Event::Executed) if its statements fail: nothing is open then. What a replica gives up is done
+    /// again without asking.
+    ExecuteAt {
+        /// The transaction.
+        txn: TxnId,
+        /// Its statements.
+        op: OpId,
+        /// Where.
+        replica: ReplicaId,
+        /// Its place in the order.
+        csn: Csn,
+    },
     /// Apply these decisions to a replica, in order; report `Applied` as they are committed, at least for the last.
     ///
     /// With [`Position::Set`](crate::protocol::Position::Set) those that the replica contains already are passed over,

@@ -72,7 +72,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         for &rate in &rates {
             match try_rate(system, sites, (rate, arrivals), &variations)? {
                 Some(At { updates_s, undone, .. }) => {
-                    println!("{system:<32}{rate:>12}{:>12}{:>12.0}{:>12.2}", "", updates_s * 1e3, undone * 1e2);
+                    println!(
+                        "{system:<32}{rate:>12}{:>12}{:>12.0}{:>12.2}",
+                        "",
+                        updates_s * 1e3,
+                        undone * 1e2
+                    );
                 }
                 None => println!("{system:<32}{rate:>12}{:>12}{:>12}", "", "beyond"),
             }

@@ -4,6 +4,7 @@ use crate::rig::{Nodes, block_on, code, connect, rows};
 use crate::sites::{Load, judge_by, kill_and_return, serves, sites, with_lists};
 use onecopy_sim::check::{Level, Status};
 use std::time::Duration;
+use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::error::SqlState;
 
 const CERTIFIED: (&str, &str) = ("protocol", "certified");
@@ -218,6 +219,67 @@ fn what_was_committed_with_too_many_results_is_over() {
         assert_eq!(code(one.batch_execute("SELECT 1").await), SqlState::IN_FAILED_SQL_TRANSACTION);
         one.batch_execute("ROLLBACK").await.unwrap();
         nodes.everywhere("SELECT * FROM t ORDER BY id").await;
+    });
+}
+
+/// What has executed in vain is executed in place, where it is let commit or fails: at all sites, and with what stood before it.
+#[test]
+fn what_many_want_at_once_gets_through_and_fails_where_it_has_to() {
+    block_on(async {
+        const ENOUGH: i64 = 70;
+        let counter = format!(
+            "CREATE TABLE counter (id int PRIMARY KEY, n bigint CHECK (n <= {ENOUGH})); INSERT INTO counter VALUES (1, 0); \
+             CREATE TABLE told (n bigint PRIMARY KEY, site int);"
+        );
+        let (nodes, one, _) = with_table(&[T, &counter].concat()).await;
+        let mut wanting = Vec::new();
+        for client in 0..12 {
+            let site = client % 3;
+            let client = nodes.client(site).await;
+            wanting.push(tokio::spawn(async move {
+                let count = format!(
+                    "BEGIN; UPDATE counter SET n = n + 1 WHERE id = 1 RETURNING n; \
+                     INSERT INTO told SELECT n, {site} FROM counter WHERE id = 1; COMMIT"
+                );
+                let (mut counted, mut failed) = (Vec::new(), 0);
+                for _ in 0..10 {
+                    match client.simple_query(&count).await {
+                        Ok(messages) => {
+                            let row = messages.iter().find_map(|message| match message {
+                                SimpleQueryMessage::Row(row) => row.get(0),
+                                _ => None,
+                            });
+                            counted.push(row.unwrap().parse::<i64>().unwrap());
+                        }
+                        Err(error) => {
+                            assert_eq!(error.code(), Some(&SqlState::CHECK_VIOLATION), "{error}");
+                            client.batch_execute("ROLLBACK").await.unwrap();
+                            failed += 1;
+                        }
+                    }
+                }
+                (counted, failed)
+            }));
+        }
+        let (mut counted, mut failed) = (Vec::new(), 0);
+        for one in wanting {
+            let (of, others) = one.await.unwrap();
+            counted.extend(of);
+            failed += others;
+        }
+        counted.sort_unstable();
+        assert_eq!((counted, failed), ((1..=ENOUGH).collect(), 120 - ENOUGH));
+        nodes.everywhere("SELECT * FROM counter").await;
+        nodes.everywhere("SELECT * FROM told ORDER BY n").await;
+        shows(&one, "SELECT count(*), max(n) FROM told", &format!("{ENOUGH} {ENOUGH}")).await;
+        let shown = connect(&nodes.dsn(0).replace("dbname=postgres", "dbname=onecopy")).await.unwrap();
+        let shown = &shown.simple_query("SHOW SITE").await.unwrap();
+        let in_place = shown.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get("in_place"),
+            _ => None,
+        });
+        let in_place: u64 = in_place.unwrap().parse().unwrap();
+        assert!(in_place > 10, "{in_place}");
     });
 }
 

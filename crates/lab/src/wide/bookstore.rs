@@ -62,6 +62,7 @@ impl Source for Visits {
             reads: registers.clone(),
             writes: registers,
             fails: false,
+            fails_in_place: false,
             work: Some(work),
             user: Some(user),
         }

@@ -26,6 +26,7 @@ const COSTS: Costs = Costs {
     update_ns: 20 * MS,
     query_ns: 25 * MS,
     apply_ns: 5 * MS,
+    apply_alone_ns: 0,
     commit_ns: 5 * MS,
     message_ns: MS,
     writes_ns: MS,
@@ -37,11 +38,16 @@ const THIS_MACHINE: Costs = Costs {
     update_ns: 2 * MS,
     query_ns: 2_300_000,
     apply_ns: 400_000,
+    apply_alone_ns: 200_000,
     commit_ns: 200_000,
     message_ns: 100_000,
     writes_ns: 100_000,
     token_ns: 100_000,
 };
+/// Turns of which a real site applies those together that follow each other.
+const TOGETHER_MAX: usize = 32;
+/// For how long sites gather what they tell of messages, as real ones do by the batch.
+const GATHERS_NS: u64 = 5 * MS;
 /// What the middleware takes for a message and for the token with [`Variation::SlowMiddleware`].
 const SLOW_MIDDLEWARE_NS: u64 = 5 * MS;
 /// What it takes for a message with writes with [`Variation::HeavyWrites`].
@@ -105,6 +111,14 @@ impl WideSystem {
         match self {
             WideSystem::Family(choice) => choice.execution == Execution::Symmetric,
             WideSystem::Certified(_) => true,
+        }
+    }
+
+    /// How many updates of other sites are applied in one database transaction, as by real sites (`runtime/src/sites/site/turns.rs`).
+    fn together_max(self) -> usize {
+        match self {
+            WideSystem::Family(_) => 1,
+            WideSystem::Certified(_) => TOGETHER_MAX,
         }
     }
 
@@ -296,13 +310,13 @@ impl WideExperiment {
             costs.writes_ns = HEAVY_WRITES_NS;
         }
         if has(Variation::DearApplies) {
-            costs.apply_ns = costs.update_ns;
+            (costs.apply_ns, costs.apply_alone_ns) = (costs.update_ns, 0);
         }
         let mut source: Box<dyn Source> = match self.arrivals {
             Arrivals::TenTables => Box::new(TenTables::new(seed, has(Variation::TwoTables))),
             Arrivals::Bookstore(mix) => {
                 let visits = Visits::new(mix, seed).map_err(failed)?;
-                costs.commit_ns = visits.commit_ns();
+                (costs.commit_ns, costs.apply_alone_ns) = (visits.commit_ns(), visits.commit_ns());
                 Box::new(visits)
             }
         };
@@ -313,13 +327,16 @@ impl WideExperiment {
             transactions: self.transactions(),
             costs,
             order: match () {
-                () if has(Variation::Sequencer) => Order::Sequencer,
+                () if has(Variation::Sequencer) => {
+                    Order::Sequencer { gathers_ns: if has(Variation::ThisMachine) { GATHERS_NS } else { 0 } }
+                }
                 () if has(Variation::ShortBursts) => Order::Token { burst: SHORT_BURST },
                 () if has(Variation::LongBursts) => Order::Token { burst: LONG_BURST },
                 () => Order::Token { burst: BURST },
             },
             discipline: if has(Variation::OneByOne) { Discipline::Queued } else { Discipline::Shared },
             executing_max: has(Variation::FewConnections).then_some(FEW_CONNECTIONS),
+            together_max: self.system.together_max(),
             history: false,
             gives_up,
         };

@@ -48,6 +48,14 @@ impl Source for TenTables {
             .collect();
         let registers: Vec<u64> = rows.iter().map(|(row, table)| (table * ROWS + row) as u64).collect();
         let writes = if updates { registers.clone() } else { Vec::new() };
-        Arriving { access, reads: registers, writes, fails: false, work: None, user: None }
+        Arriving {
+            access,
+            reads: registers,
+            writes,
+            fails: false,
+            fails_in_place: false,
+            work: None,
+            user: None,
+        }
     }
 }

@@ -286,6 +286,8 @@ pub struct Figures {
     stable: AtomicU64,
     heard: AtomicU64,
     pub begun: AtomicU64,
+    /// Updates that were executed in place.
+    pub in_place: AtomicU64,
 }
 
 impl Figures {
@@ -305,6 +307,7 @@ impl Figures {
             ("contained", number(&self.contained)),
             ("log_first", log.held().first.to_string()),
             ("begun", number(&self.begun)),
+            ("in_place", number(&self.in_place)),
         ]
     }
 

@@ -1,8 +1,8 @@
-//! What a site asks the others of a transaction that has executed at it (protocol = "certified"), as bytes: numbers of eight bytes unless said
-//! otherwise, and what is repeated with its number before it.
+//! What a site asks the others of a transaction (protocol = "certified"), as bytes: numbers of eight bytes unless said otherwise, and what is repeated with its
+//! number before it.
 //!
-//! Format: a version byte; the snapshot, and which execution it is; each access as its table, its space (a byte, and a key's number of four bytes), its mode (a
-//! byte), its columns, and each column (two bytes) that equals a value; then the record of what was written.
+//! Format: a byte that says what is asked. Of one that has executed, the snapshot, and which execution it is; of one that is to be executed in place nothing more. Each access as its table, its space (a byte, and a key's number of four bytes), its mode (a
+//! byte), its columns, and each column (two bytes) that equals a value; then the record: of what was written, or of all its statements.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use onecopy_core::item::{Equals, KeyId, Space, ValueHash};
@@ -10,7 +10,10 @@ use onecopy_core::{Access, AccessSet, ColumnId, ColumnSet, Csn, Item, Mode, OpId
 
 use crate::record::Record;
 
-const VERSION: u8 = 1;
+/// Whether it may commit.
+const VERDICT: u8 = 1;
+/// To execute it at its place.
+const IN_PLACE: u8 = 2;
 const MODES: [Mode; 6] =
     [Mode::KeyShared, Mode::Shared, Mode::Update, Mode::Insert, Mode::NoKeyExclusive, Mode::Exclusive];
 const ROWS: u8 = 0;
@@ -20,35 +23,58 @@ const SCHEMA: u8 = 2;
 /// See the module.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Request {
-    /// Up to which place its site contained everything when it began.
-    pub snapshot: Csn,
-    pub op: OpId,
-    /// What it read and wrote.
+    pub asks: Asks,
+    /// What it has read and written, or may.
     pub access: AccessSet,
 }
 
+/// What is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Asks {
+    /// Whether it may commit.
+    Verdict {
+        /// Up to which place its site contained everything when it began.
+        snapshot: Csn,
+        op: OpId,
+    },
+    /// To execute it at its place.
+    InPlace,
+}
+
 impl Request {
-    pub fn encode(&self, writes: &Record) -> Bytes {
+    pub fn encode(&self, record: &Record) -> Bytes {
         let mut out = BytesMut::new();
-        out.put_u8(VERSION);
-        out.put_u64(self.snapshot.0);
-        out.put_u64(self.op.0.into());
+        match self.asks {
+            Asks::Verdict { snapshot, op } => {
+                out.put_u8(VERDICT);
+                out.put_u64(snapshot.0);
+                out.put_u64(op.0.into());
+            }
+            Asks::InPlace => out.put_u8(IN_PLACE),
+        }
         out.put_u64(self.access.len() as u64);
         self.access.iter().for_each(|access| put_access(access, &mut out));
-        out.put_slice(&writes.encode());
+        out.put_slice(&record.encode());
         out.freeze()
     }
 
     /// `None` for what is no request of this version.
     pub fn decode(mut input: Bytes) -> Option<(Request, Record)> {
-        if input.try_get_u8().ok()? != VERSION {
-            return None;
-        }
-        let (snapshot, op) = (Csn(input.try_get_u64().ok()?), input.try_get_u64().ok()?);
+        let asks = match input.try_get_u8().ok()? {
+            VERDICT => {
+                let (snapshot, op) = (Csn(input.try_get_u64().ok()?), input.try_get_u64().ok()?);
+                Asks::Verdict { snapshot, op: OpId(op.try_into().ok()?) }
+            }
+            IN_PLACE => Asks::InPlace,
+            _ => return None,
+        };
         let count = input.try_get_u64().ok()?;
         let access = (0..count).map(|_| take_access(&mut input)).collect::<Option<AccessSet>>()?;
-        let request = Request { snapshot, op: OpId(op.try_into().ok()?), access };
-        Some((request, Record::decode(input).ok()?))
+        Some((Request { asks, access }, Record::decode(input).ok()?))
+    }
+
+    pub fn is_in_place(&self) -> bool {
+        self.asks == Asks::InPlace
     }
 }
 
@@ -108,18 +134,20 @@ mod tests {
         let columns: ColumnSet = [ColumnId(2), ColumnId(70)].into_iter().collect();
         let access: AccessSet =
             items.into_iter().zip(MODES).map(|(item, mode)| Access { item, mode, columns }).collect();
-        let request = Request { snapshot: Csn(12), op: OpId(3), access };
         let writes = vec![Write::new(What::Text("UPDATE t SET a = 1".into()))];
         let record = Record { user: "shop".into(), writes, ..Record::default() };
-        let sent = request.encode(&record);
-        let (found, of) = Request::decode(sent.clone()).unwrap();
-        assert_eq!((found, of.user, of.writes.len()), (request, record.user, 1));
-        for len in 1..sent.len() {
-            // Without any record there is an empty one, which is one, too.
-            if let Some((_, record)) = Request::decode(sent.slice(..len)) {
-                assert_eq!(record, Record::default(), "cut at {len}");
+        for asks in [Asks::Verdict { snapshot: Csn(12), op: OpId(3) }, Asks::InPlace] {
+            let request = Request { asks, access: access.clone() };
+            let sent = request.encode(&record);
+            let (found, of) = Request::decode(sent.clone()).unwrap();
+            assert_eq!((found, of.user, of.writes.len()), (request, record.user.clone(), 1));
+            for len in 1..sent.len() {
+                // Without any record there is an empty one, which is one, too.
+                if let Some((_, record)) = Request::decode(sent.slice(..len)) {
+                    assert_eq!(record, Record::default(), "cut at {len}");
+                }
             }
         }
-        assert_eq!(Request::decode(Bytes::from_static(b"\x02")), None);
+        assert_eq!(Request::decode(Bytes::from_static(b"\x03")), None);
     }
 }

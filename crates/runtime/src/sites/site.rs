@@ -33,23 +33,24 @@ use onecopy_core::{
     AccessSet, ClassId, Csn, Epoch, Event, NodeId, OpId, ReplicaId, SessionId, Statement, StatementKind,
     TxnId,
 };
-use onecopy_log::consensus::NodeId as PeerId;
+use onecopy_log::consensus::{MESSAGE_LEN_MAX, NodeId as PeerId};
 use onecopy_log::{Log, MemberEvent};
 use tokio::sync::{mpsc, oneshot};
 
 use super::database::{Answer, ApplyError, Begin, Contained, Database, KEEP_ROWS, Ran};
 use super::likeness::Likeness;
 use super::messages::{SiteMessage, take_id};
-use super::request::Request;
+use super::request::{Asks, Request};
 use super::spoken::{Ask, Beginning, Kept, Said};
 use super::transaction::Transaction;
 use super::{RETRY_PAUSE, Scheme, too_long};
 use crate::agent::History;
 use crate::classifier::Classifier;
 use crate::clock::{Clock, Deadline};
+use crate::errors::Failure;
 use crate::lane::{Lane, LaneError};
 use crate::nodes::links::Links;
-use crate::record::Record;
+use crate::record::{Record, Write};
 use crate::server::log::LogHistory;
 use onecopy_core::multicast::{MessageId, Order};
 use turns::Turn;
@@ -60,6 +61,8 @@ pub const ALIVE_PAUSE: Duration = Duration::from_millis(100);
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 /// After how long a message is sent again that has no place in the log.
 const RESEND_AFTER: Duration = Duration::from_millis(1_000);
+/// Bytes of what an update may touch, for each access, mostly.
+const ACCESS_LEN_MAX: usize = 128;
 /// Between two timers of the core.
 const TIMER_PAUSE: Duration = Duration::from_millis(250);
 
@@ -92,6 +95,12 @@ enum Done {
     Applied {
         txn: TxnId,
         result: Result<Lane, ApplyError>,
+    },
+    /// An update that executes in its turn.
+    ExecutedInPlace {
+        txn: TxnId,
+        lane: Option<Lane>,
+        ran: Result<(Ran, Record), LaneError>,
     },
     /// A statement of a transaction whose statements come one by one.
     Stepped {
@@ -546,6 +555,14 @@ impl Site<'_> {
             let ahead = Ahead::Query((transaction.clone(), answer));
             return self.ahead.entry(not_before).or_default().push(ahead);
         }
+        if is_update
+            && self.is_certified()
+            && let Some(failure) = too_long_in_place(&transaction)
+        {
+            // It may be gone.
+            let _ = answer.send(Answer::of_failure(&failure));
+            return;
+        }
         let txn = self.new_txn();
         let (id, client) = match is_update && !self.is_certified() {
             false => (None, Some(answer)),
@@ -576,6 +593,17 @@ impl Site<'_> {
     }
 }
 
+/// Why an update could not be sent to be executed in place, if it is too long for that.
+fn too_long_in_place(transaction: &Transaction) -> Option<Failure> {
+    let Transaction { record, access, .. } = transaction;
+    let len: usize = record.writes.iter().map(Write::len).sum();
+    // Bytes are counted only where they may be too many.
+    if len + access.len() * ACCESS_LEN_MAX < MESSAGE_LEN_MAX / 2 {
+        return None;
+    }
+    too_long(&Request { asks: Asks::InPlace, access: access.clone() }.encode(record), 0)
+}
+
 fn begin_of(txn: TxnId, read_only: bool) -> CoreBegin {
     CoreBegin { txn, session: SessionId(0), read_only, form: 0, declared: None, stale_ok_ns: None }
 }
@@ -587,30 +615,44 @@ fn written(
     committed: Csn,
 ) -> Result<Vec<(Csn, AccessSet)>, Ended> {
     let from = Csn(committed.0.saturating_sub(KEEP_ROWS)).next();
-    let mut written = Vec::new();
-    for place in (from.0..=committed.0).map(Csn).filter(|place| !contained.unchanged.contains(place)) {
+    let (mut written, mut met) = (Vec::new(), HashSet::new());
+    for place in (from.0..=committed.0).map(Csn) {
         let (_, mut body) = match history.read(place) {
             Ok(Some(found)) => found,
             Ok(None) => return Err(Ended::Log(format!("place {place} is not in the log"))),
             Err(error) => return Err(Ended::Log(format!("read place {place} of the log: {error}"))),
         };
-        let id = take_id(&mut body);
-        if id.as_ref() != contained.places.get(&place) {
+        // Leaders say by records without a name that they lead.
+        let id = take_id(&mut body).unwrap_or_default();
+        if contained.places.get(&place) != Some(&id) {
             return Err(Ended::Diverged(format!(
                 "its database has committed another transaction at place {place} than the log has there"
             )));
         }
+        let is_unchanged = contained.unchanged.contains(&place);
+        let is_first = met.insert(id);
         let Some((request, _)) = Request::decode(body) else {
+            if is_unchanged {
+                continue;
+            }
             return Err(Ended::Stuck(format!(
                 "what stands at place {place} of the log was written by another version or protocol: go on with that, or begin with an empty log at all sites, whose databases hold the same, and without the schema \"onecopy\" in them"
             )));
         };
-        written.push((place, request.access));
+        // What has failed in place counts as written, at the first place at which it stands.
+        if !is_unchanged || is_first && request.is_in_place() {
+            written.push((place, request.access));
+        }
     }
     Ok(written)
 }
 
 impl Open {
+    /// Whether it executes in its turn, at all sites.
+    fn is_in_place(&self) -> bool {
+        self.request.as_ref().is_some_and(Request::is_in_place)
+    }
+
     fn new(
         transaction: Arc<Transaction>,
         is_update: bool,

@@ -466,6 +466,7 @@ impl<'a> Simulation<'a> {
             Effect::Ship { txn, .. }
             | Effect::Multicast { txn, .. }
             | Effect::ApplyShipped { txn, .. }
+            | Effect::ExecuteAt { txn, .. }
             | Effect::PassOver { txn, .. } => {
                 self.senseless(txn, None, "ships writes from peer to peer, which is not simulated");
             }

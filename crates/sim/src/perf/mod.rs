@@ -482,6 +482,7 @@ impl<'a> Simulation<'a> {
             Effect::Values { txn, .. }
             | Effect::Withdraw { txn, .. }
             | Effect::Ship { txn, .. }
+            | Effect::ExecuteAt { txn, .. }
             | Effect::PassOver { txn, .. }
             | Effect::Multicast { txn, .. } => {
                 self.fault(Fault::Senseless {

@@ -130,8 +130,25 @@ enum Job {
 struct Sent {
     from: usize,
     of: usize,
-    /// Of one that is certified: what is asked, and what it has found.
-    asks: Option<(OpId, Csn, AccessSet, Reply)>,
+    /// Of one that is certified.
+    asks: Option<Asks>,
+}
+
+/// What is asked of all sites where updates are certified.
+#[derive(Debug)]
+enum Asks {
+    /// Whether it may commit, with what it has found.
+    Verdict { op: OpId, snapshot: Csn, access: AccessSet, reply: Reply },
+    /// To execute it at its place.
+    Place { access: AccessSet },
+}
+
+impl Asks {
+    fn access(&self) -> &AccessSet {
+        match self {
+            Asks::Verdict { access, .. } | Asks::Place { access } => access,
+        }
+    }
 }
 
 struct Txn {

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
+use onecopy_core::protocol::certified::Message as CertifiedMessage;
 use onecopy_core::protocol::wide_area::Message as WideMessage;
 use onecopy_core::{Csn, Event, Instant, Message, Moment, NodeId, Place, TxnId};
 
 use super::sequencer::SEQUENCER;
-use super::{Job, Order, Outgoing, Packet, Receipts, Simulation, Wake};
+use super::{Job, Order, Outgoing, Packet, Receipts, Simulation, Told, Wake};
 use crate::server::Kind;
 
 impl Simulation<'_> {
@@ -61,10 +62,10 @@ impl Simulation<'_> {
             Packet::Shipped { message, .. } => Some(message),
             Packet::Ordered(number) => self.numbered.get(*number as usize - 1).and_then(|nth| sent(*nth)),
             Packet::Unnumbered(nth) => sent(*nth),
-            Packet::Number { .. } | Packet::Has { .. } => None,
+            Packet::Told(_) => None,
         };
         let has_writes = message.is_some_and(|message| match message {
-            Message::Certified(_) => true,
+            Message::Certified(message) => matches!(message, CertifiedMessage::Request { .. }),
             Message::WideArea(message) => matches!(message, WideMessage::WriteSet { .. }),
             _ => false,
         });
@@ -90,15 +91,15 @@ impl Simulation<'_> {
                 if site == SEQUENCER {
                     let number = self.sequencer.next();
                     self.numbered.push(message);
-                    self.send_everywhere(site, &Packet::Number { message, number });
+                    self.gather(site, |told| told.numbers.push((message, number)));
                 }
             }
-            Packet::Number { message, number } => {
-                let ordered = self.sequencer.has_number(site, message, number);
-                self.have(site, ordered);
-            }
-            Packet::Has { site: other, upto } => {
-                for number in self.sequencer.has(site, other, upto) {
+            Packet::Told(Told { numbers, site: other, has }) => {
+                for (message, number) in numbers {
+                    let ordered = self.sequencer.has_number(site, message, number);
+                    self.have(site, ordered);
+                }
+                for number in has.map_or(0..0, |upto| self.sequencer.has(site, other, upto)) {
                     self.deliver_number(site, Moment::Stable, number);
                 }
             }
@@ -110,7 +111,28 @@ impl Simulation<'_> {
         let upto = numbers.end.saturating_sub(1);
         if !numbers.is_empty() {
             self.ordered(site, numbers);
-            self.send_everywhere(site, &Packet::Has { site, upto });
+            self.gather(site, |told| told.has = Some(upto));
+        }
+    }
+
+    /// The others will be told something more.
+    fn gather(&mut self, site: usize, what: impl FnOnce(&mut Told)) {
+        let gathers_ns = match self.order {
+            Order::Sequencer { gathers_ns } => gathers_ns,
+            Order::Token { .. } => 0,
+        };
+        let is_first = self.untold[site].is_none();
+        what(self.untold[site].get_or_insert_with(|| Told { site, ..Told::default() }));
+        if gathers_ns == 0 {
+            self.tell(site);
+        } else if is_first {
+            self.queue.schedule(self.queue.now().plus_ns(gathers_ns), Wake::Tells(site));
+        }
+    }
+
+    pub(super) fn tell(&mut self, site: usize) {
+        if let Some(told) = self.untold[site].take() {
+            self.send_everywhere(site, &Packet::Told(told));
         }
     }
 

@@ -62,6 +62,8 @@ pub struct Arriving {
     pub writes: Vec<u64>,
     /// Whether its statements fail, wherever they are executed.
     pub fails: bool,
+    /// Whether they do at its place in the order, if it comes to be executed there.
+    pub fails_in_place: bool,
     /// What it takes of a site's CPU; nothing for what all take.
     pub work: Option<Work>,
     /// The number of its user, who stays at one site; nothing for a site drawn at random.
@@ -80,7 +82,7 @@ impl Arriving {
 pub struct Work {
     /// To execute it.
     pub execute_ns: u64,
-    /// To apply what it wrote.
+    /// To apply what it wrote, and to commit that.
     pub apply_ns: u64,
 }
 
@@ -177,6 +179,8 @@ enum Wake {
     },
     /// A site's CPU may have completed something.
     Completion(usize),
+    /// A site tells the others what it has gathered.
+    Tells(usize),
 }
 
 #[derive(Clone, Debug)]
@@ -185,20 +189,20 @@ enum Packet {
     Ordered(u64),
     /// A message, by when it was sent.
     Unnumbered(usize),
-    /// The number of a message.
-    Number {
-        message: usize,
-        number: u64,
-    },
-    /// A site has everything up to a number.
-    Has {
-        site: usize,
-        upto: u64,
-    },
+    /// What a site has to say of messages.
+    Told(Told),
     Shipped {
         from: usize,
         message: Message,
     },
+}
+
+/// Numbers of messages, and up to which number a site has everything.
+#[derive(Clone, Default, Debug)]
+struct Told {
+    numbers: Vec<(usize, u64)>,
+    site: usize,
+    has: Option<u64>,
 }
 
 /// What is to be sent with the token.
@@ -211,15 +215,43 @@ enum Outgoing {
 /// What a site's CPU does.
 #[derive(Clone, Debug)]
 enum Job {
-    Execute { txn: TxnId, op: OpId },
-    Commit { txn: TxnId, csn: Csn },
-    Apply { txn: TxnId, origin: Place },
+    Execute {
+        txn: TxnId,
+        op: OpId,
+    },
+    Commit {
+        txn: TxnId,
+        csn: Csn,
+    },
+    Apply {
+        txn: TxnId,
+        origin: Place,
+    },
+    /// Those whose turns follow that of the first, as one.
+    Together {
+        first: TxnId,
+        count: usize,
+    },
+    /// Executes and commits, where nothing that comes before it can still change what it finds.
+    InPlace {
+        txn: TxnId,
+        csn: Csn,
+    },
     Take(Packet),
     Token,
 }
 
-/// What is to be committed at a site, in that order, and what only waits for those before it.
-type Gate = VecDeque<(TxnId, Option<Job>)>;
+/// What is to be committed at a site, in that order.
+type Gate = VecDeque<Turn>;
+
+#[derive(Debug)]
+struct Turn {
+    txn: TxnId,
+    /// It waits to be applied together with others.
+    waits: Option<Place>,
+    /// It only waits for those before it.
+    ready: Option<Job>,
+}
 
 #[derive(Debug)]
 struct Txn {
@@ -276,8 +308,12 @@ struct Simulation<'a> {
     admissions: Vec<Admission>,
     /// Of each site; nothing where any order of commits will do.
     gates: Option<Vec<Gate>>,
+    /// Sites at which something is applied together.
+    applying: Vec<bool>,
     ring: Ring<Outgoing>,
     sequencer: Sequencer,
+    /// Of each site, what it has not told the others yet.
+    untold: Vec<Option<Told>>,
     /// What was sent to all, in the order in which it was sent.
     sent: Vec<(NodeId, TxnId, Message)>,
     /// Which of these has which number, from 1 on.
@@ -301,18 +337,21 @@ impl<'a> Simulation<'a> {
         Simulation {
             setup,
             source,
-            gates: (protocol.position() == Position::Prefix).then(|| vec![Gate::new(); sites]),
+            gates: (protocol.position() == Position::Prefix)
+                .then(|| (0..sites).map(|_| Gate::new()).collect()),
             protocol,
             // One site alone need not pass a token to itself.
-            order: if sites == 1 { Order::Sequencer } else { setup.order },
+            order: if sites == 1 { Order::Sequencer { gathers_ns: 0 } } else { setup.order },
             queue: EventQueue::default(),
             arrivals: random::stream(setup.seed, ARRIVALS_STREAM),
             network: random::stream(setup.seed, NETWORK_STREAM),
             channels: HashMap::default(),
             servers: (0..sites).map(|site| Server::new(1, setup.discipline, site as u16)).collect(),
             admissions: (0..sites).map(|_| Admission::default()).collect(),
+            applying: vec![false; sites],
             ring: Ring::new(sites),
             sequencer: Sequencer::new(sites),
+            untold: vec![None; sites],
             sent: Vec::new(),
             numbered: Vec::new(),
             txns: Vec::new(),
@@ -345,6 +384,7 @@ impl<'a> Simulation<'a> {
                     self.work(site, Kind::Read, self.taking_ns(&packet), Job::Take(packet));
                 }
                 Wake::Completion(site) => self.on_completion(site),
+                Wake::Tells(site) => self.tell(site),
             }
         }
         self.finish()
@@ -453,20 +493,23 @@ impl<'a> Simulation<'a> {
             }
             Effect::ApplyShipped { origin, txn, .. } => {
                 self.expect_commit(site, txn);
+                self.apply(site, txn, origin);
+            }
+            Effect::ExecuteAt { txn, csn, .. } => {
+                self.expect_commit(site, txn);
                 let work = self.txns[txn.0 as usize].arriving.work;
-                let apply_ns = work.map_or(costs.apply_ns, |work| work.apply_ns);
-                self.work(site, Kind::Write, apply_ns, Job::Apply { txn, origin });
+                let execute_ns = work.map_or(costs.update_ns, |work| work.execute_ns);
+                let cost_ns = execute_ns + costs.commit_ns;
+                self.work(site, Kind::Write, cost_ns, Job::InPlace { txn, csn });
             }
             // What runs goes on, and is reported.
             Effect::Leave { txn, .. } if self.admissions[site].waiting.remove(&txn).is_some() => {}
             Effect::Leave { txn, .. } => {
-                let of = &mut self.txns[txn.0 as usize];
-                if !of.arriving.fails {
-                    of.served.undone += 1;
-                }
+                let served = &mut self.txns[txn.0 as usize].served;
+                served.undone += u32::from(!served.failed);
             }
             Effect::Release { txn, replica, .. } => {
-                if self.txns[txn.0 as usize].arriving.fails {
+                if self.txns[txn.0 as usize].served.failed {
                     self.answered(txn, usize::from(replica.0));
                 }
             }
@@ -521,12 +564,12 @@ impl<'a> Simulation<'a> {
         };
         match self.order {
             Order::Token { .. } => self.ring.send(site, Outgoing::ToAll { txn, message }, true),
-            Order::Sequencer => self.send_to_all(site, txn, message),
+            Order::Sequencer { .. } => self.send_to_all(site, txn, message),
         }
     }
 
     fn ship(&mut self, site: usize, to: usize, message: Message) {
-        if self.order == Order::Sequencer {
+        if matches!(self.order, Order::Sequencer { .. }) {
             return self.transmit(site, to, Packet::Shipped { from: site, message });
         }
         // One message for all that are to get the same.
@@ -553,7 +596,7 @@ impl<'a> Simulation<'a> {
         }
         self.waiting.answered(txn, of.served.arrived, now);
         self.awaited -= 1;
-        if let Some(recorder) = self.recorder.as_mut().filter(|_| !of.arriving.fails) {
+        if let Some(recorder) = self.recorder.as_mut().filter(|_| !of.served.failed) {
             let found = self.contents.found(txn, executed_at).map_or(&[][..], Vec::as_slice);
             recorder.answered(txn, of.served.arrived, now, found, &of.arriving);
         }

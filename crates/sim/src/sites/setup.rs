@@ -25,6 +25,9 @@ pub struct Setup {
     pub discipline: Discipline,
     /// So many transactions execute at a site at a time at most; others wait, those first that arrived first. Applying waits for none of them.
     pub executing_max: Option<usize>,
+    /// So many updates, whose turns to commit follow each other, are applied in one database transaction: those that came while another one was. 1 where each is
+    /// applied by itself, at once.
+    pub together_max: usize,
     /// Whether what clients saw is recorded, for the checker.
     pub history: bool,
     /// When a run is given up: far beyond what sites carry, lines grow without end, and so does a run.
@@ -48,8 +51,11 @@ pub enum Order {
         /// How many.
         burst: usize,
     },
-    /// The first site numbers what arrives there; everybody sends at once.
-    Sequencer,
+    /// The first site numbers what arrives there; everybody sends messages at once.
+    Sequencer {
+        /// For how long numbers, and what sites have, are gathered before the others are told; 0 if they are told at once.
+        gathers_ns: u64,
+    },
 }
 
 /// CPU time of one site, which has one CPU, in nanoseconds.
@@ -59,8 +65,10 @@ pub struct Costs {
     pub update_ns: u64,
     /// A query.
     pub query_ns: u64,
-    /// To apply what an update wrote.
+    /// To apply what an update wrote, and to commit that.
     pub apply_ns: u64,
+    /// The part of it that those need not take that are applied in the database transaction of another.
+    pub apply_alone_ns: u64,
     /// To commit.
     pub commit_ns: u64,
     /// To take in a message.

@@ -44,7 +44,8 @@ impl Source for Few {
         let written = writes.iter().map(|register| of(register, Mode::NoKeyExclusive));
         let access = written.chain(reads.iter().map(|register| of(register, Mode::Shared))).collect();
         let fails = self.fails && !writes.is_empty() && random::unit(&mut self.random) < 0.1;
-        Arriving { access, reads, writes, fails, work: None, user: None }
+        let fails_in_place = self.fails && random::unit(&mut self.random) < 0.1;
+        Arriving { access, reads, writes, fails, fails_in_place, work: None, user: None }
     }
 }
 
@@ -58,13 +59,19 @@ fn setup(seed: u64) -> Setup {
             update_ns: 3 * MS,
             query_ns: 3 * MS,
             apply_ns: 2 * MS,
+            apply_alone_ns: MS,
             commit_ns: MS,
             message_ns: MS / 10,
             writes_ns: MS / 10,
             token_ns: MS / 10,
         },
-        order: if seed.is_multiple_of(2) { Order::Token { burst: 20 } } else { Order::Sequencer },
+        order: if seed.is_multiple_of(2) {
+            Order::Token { burst: 20 }
+        } else {
+            Order::Sequencer { gathers_ns: if seed.is_multiple_of(3) { 2 * MS } else { 0 } }
+        },
         executing_max: seed.is_multiple_of(5).then_some(2),
+        together_max: if seed.is_multiple_of(3) { 4 } else { 1 },
         gives_up: None,
         discipline: if seed.is_multiple_of(3) { Discipline::Queued } else { Discipline::Shared },
         history: true,
@@ -149,7 +156,8 @@ struct Reader;
 impl Source for Reader {
     fn next(&mut self) -> Arriving {
         let (access, reads, writes) = (onecopy_core::AccessSet::new(), vec![0], Vec::new());
-        Arriving { access, reads, writes, fails: false, work: None, user: None }
+        let (fails, fails_in_place) = (false, false);
+        Arriving { access, reads, writes, fails, fails_in_place, work: None, user: None }
     }
 }
 

@@ -1,9 +1,9 @@
 //! What a site's CPU does, and in which order what is ready commits.
 
 use onecopy_core::event::Outcome as Executed;
-use onecopy_core::{Event, ReplicaId, TxnId};
+use onecopy_core::{Event, OpId, Place, ReplicaId, TxnId};
 
-use super::{Fault, Job, Simulation, Wake};
+use super::{Fault, Job, Simulation, Turn, Wake};
 use crate::server::Kind;
 
 impl Simulation<'_> {
@@ -65,7 +65,10 @@ impl Simulation<'_> {
                 self.feed(site, Event::Executed { txn, op, replica, outcome, elapsed_ns: 1 });
                 self.admit(site);
             }
-            Job::Commit { txn, .. } | Job::Apply { txn, .. } => self.may_commit(site, txn, job),
+            Job::Commit { txn, .. } | Job::Apply { txn, .. } | Job::InPlace { txn, .. } => {
+                self.may_commit(site, txn, job);
+            }
+            Job::Together { first, count } => self.applied_together(site, first, count),
             Job::Take(packet) => self.take(site, packet),
             Job::Token => self.pass_token(site),
         }
@@ -74,21 +77,73 @@ impl Simulation<'_> {
     /// Where commits are in order, this is the next one.
     pub(super) fn expect_commit(&mut self, site: usize, txn: TxnId) {
         if let Some(gates) = &mut self.gates
-            && gates[site].iter().all(|(other, _)| *other != txn)
+            && gates[site].iter().all(|turn| turn.txn != txn)
         {
-            gates[site].push_back((txn, None));
+            gates[site].push_back(Turn { txn, waits: None, ready: None });
         }
+    }
+
+    fn apply_ns(&self, txn: TxnId) -> u64 {
+        let work = self.txns[txn.0 as usize].arriving.work;
+        work.map_or(self.setup.costs.apply_ns, |work| work.apply_ns)
+    }
+
+    /// What another site has executed is applied: at once, or with others.
+    pub(super) fn apply(&mut self, site: usize, txn: TxnId, origin: Place) {
+        let turn = match &mut self.gates {
+            Some(gates) if self.setup.together_max > 1 => gates[site].iter_mut().find(|turn| turn.txn == txn),
+            _ => None,
+        };
+        match turn {
+            Some(turn) => {
+                turn.waits = Some(origin);
+                self.apply_together(site);
+            }
+            None => self.work(site, Kind::Write, self.apply_ns(txn), Job::Apply { txn, origin }),
+        }
+    }
+
+    fn apply_together(&mut self, site: usize) {
+        let Some(gates) = self.gates.as_ref().filter(|_| !self.applying[site]) else { return };
+        let turns = gates[site].iter().skip_while(|turn| turn.waits.is_none());
+        let unit = turns.take_while(|turn| turn.waits.is_some()).take(self.setup.together_max);
+        let (mut first, mut count, mut cost_ns) = (None, 0, 0);
+        for turn in unit {
+            cost_ns += self.apply_ns(turn.txn) - self.setup.costs.apply_alone_ns;
+            first.get_or_insert(turn.txn);
+            count += 1;
+        }
+        if let Some(first) = first {
+            self.applying[site] = true;
+            cost_ns += self.setup.costs.apply_alone_ns;
+            self.work(site, Kind::Write, cost_ns, Job::Together { first, count });
+        }
+    }
+
+    fn applied_together(&mut self, site: usize, first: TxnId, count: usize) {
+        self.applying[site] = false;
+        let Some(gates) = &mut self.gates else { return };
+        let turns = gates[site].iter_mut().skip_while(|turn| turn.txn != first).take(count);
+        for turn in turns {
+            turn.ready = turn.waits.take().map(|origin| Job::Apply { txn: turn.txn, origin });
+        }
+        self.commit_next(site);
+        self.apply_together(site);
     }
 
     /// What is ready commits, once all have that are to commit before it.
     fn may_commit(&mut self, site: usize, txn: TxnId, job: Job) {
         let Some(gates) = &mut self.gates else { return self.commit(site, job) };
-        if let Some((_, ready)) = gates[site].iter_mut().find(|(other, _)| *other == txn) {
-            *ready = Some(job);
+        if let Some(turn) = gates[site].iter_mut().find(|turn| turn.txn == txn) {
+            turn.ready = Some(job);
         }
+        self.commit_next(site);
+    }
+
+    fn commit_next(&mut self, site: usize) {
         while let Some(gate) = self.gates.as_mut().map(|gates| &mut gates[site])
-            && gate.front().is_some_and(|(_, ready)| ready.is_some())
-            && let Some((_, Some(job))) = gate.pop_front()
+            && gate.front().is_some_and(|turn| turn.ready.is_some())
+            && let Some(Turn { ready: Some(job), .. }) = gate.pop_front()
         {
             self.commit(site, job);
         }
@@ -105,7 +160,20 @@ impl Simulation<'_> {
                 self.committed(site, txn);
                 self.feed(site, Event::ShippedApplied { origin, txn, replica });
             }
-            Job::Execute { .. } | Job::Take(_) | Job::Token => {}
+            Job::InPlace { txn, csn } => {
+                let of = &self.txns[txn.0 as usize].arriving;
+                if of.fails || of.fails_in_place {
+                    self.txns[txn.0 as usize].served.failed = true;
+                    // It is committed nowhere.
+                    self.awaited -= 1;
+                    let (op, outcome) = (OpId(0), Executed::Failed);
+                    return self.feed(site, Event::Executed { txn, op, replica, outcome, elapsed_ns: 1 });
+                }
+                self.contents.begin(txn, site, &of.reads);
+                self.committed(site, txn);
+                self.feed(site, Event::Applied { replica, csn });
+            }
+            Job::Execute { .. } | Job::Together { .. } | Job::Take(_) | Job::Token => {}
         }
     }
 

@@ -476,6 +476,7 @@ impl<'a> Simulation<'a> {
             | Effect::Forget { txn }
             | Effect::PassOver { txn, .. }
             | Effect::Multicast { txn, .. }
+            | Effect::ExecuteAt { txn, .. }
             | Effect::Notice { txn, .. } => {
                 self.senseless(txn, "is given an order that whole transactions have no use for")
             }

@@ -19,8 +19,10 @@
 //! Beyond the source: an update of which it is known when it has executed that it will have to run again does so without asking; one that is known before it
 //! executes to need what is ordered and not committed here waits for that; and one waits for another of its site that writes the same, as it would in the database.
 //!
-//! A place in the order whose update runs again stays empty. Nobody is bound to get through: who reads or writes what many others write may run again for ever, and holds up
-//! others of its site that write the same meanwhile.
+//! An update that has executed in vain is multicast once more, to be *executed in place*: every site executes it at the place that it has then, as with
+//! [`symmetric`](super::wide_area::Execution::Symmetric) execution, and nobody can take that from it. So who reads or writes what many others write gets through. Its first place stays
+//! empty. What it may touch has to be known beforehand, as it is of transactions that come whole; it counts as written at that place by all sites, whether or not
+//! its statements turn out to fail there.
 //!
 //! An update is to read from one snapshot at its home, or what its failure shows may be of no instant. (What commits has been compared with everything since.)
 //!
@@ -70,6 +72,13 @@ pub enum Message {
         /// Up to which place its site had committed when it began.
         snapshot: Csn,
         /// What it read and wrote.
+        access: AccessSet,
+    },
+    /// Multicast, with its statements: each site executes it at its place.
+    InPlace {
+        /// The update.
+        txn: TxnId,
+        /// What it may read and write.
         access: AccessSet,
     },
 }

@@ -29,6 +29,8 @@ enum State {
     Certified {
         here: bool,
     },
+    /// All sites execute it at the place that it has, or will have.
+    InPlace,
 }
 
 #[derive(Debug)]
@@ -59,6 +61,8 @@ struct Decided {
     txn: TxnId,
     origin: NodeId,
     place: Csn,
+    /// It executes there, in the place of being certified.
+    in_place: bool,
 }
 
 #[derive(Debug)]
@@ -79,9 +83,8 @@ pub(super) struct Site {
     /// The last place that is known, and the last that is stable.
     ordered: Csn,
     stable: Csn,
-    /// Own ones that may not commit at these places, but may come to stand at others as long as these are not stable; and the last place that was
-    /// written of what they touch.
-    rejected: VecDeque<(Csn, TxnId, Csn)>,
+    /// Own ones that may not commit at these places, but may come to stand at others as long as these are not stable.
+    rejected: VecDeque<(Csn, TxnId)>,
     /// What may not be given to the database yet, and what was and is not committed, in order.
     decided: VecDeque<Decided>,
     committing: VecDeque<Decided>,
@@ -174,6 +177,9 @@ impl Site {
             return;
         }
         let replica = self.replica();
+        if let Some(at) = self.committing.iter().position(|next| next.txn == txn && next.in_place) {
+            return self.failed_in_place(at, effects);
+        }
         let Some(update) = self.updates.get_mut(&txn) else { return };
         // What is reported of an execution that was given up says nothing.
         if update.state != State::Executing || update.op() != op {
@@ -189,7 +195,7 @@ impl Site {
                 }
                 let last = self.writers.floor(&access);
                 if last > update.snapshot {
-                    return self.run_again(txn, last, effects);
+                    return self.was_in_vain(txn, effects);
                 }
                 update.state = State::Asked { here: true };
                 let message = Message::Request { txn, op, snapshot: update.snapshot, access };
@@ -210,15 +216,27 @@ impl Site {
         }
     }
 
+    /// What it has read or written is out of date. Its next execution is in place; where its client has seen answers there is none.
+    fn was_in_vain(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        let replica = self.replica();
+        let Some(update) = self.updates.get_mut(&txn) else { return };
+        effects.push(Effect::Leave { txn, replica });
+        if update.is_seen {
+            let op = update.op();
+            effects.push(Effect::Refuse { txn, op, reason: Refusal::ReadsChanged });
+            return self.over(txn, effects);
+        }
+        update.state = State::InPlace;
+        let message = Message::InPlace { txn, access: update.access.clone() };
+        effects.push(Effect::Multicast { txn, message: AnyMessage::Certified(message) });
+    }
+
     /// Gives up an execution. The next one begins when that place is committed here; where its client has seen answers there is none.
     fn run_again(&mut self, txn: TxnId, after: Csn, effects: &mut Vec<Effect>) {
         let replica = self.replica();
         let Some(update) = self.updates.get_mut(&txn) else { return };
         if update.is_seen {
-            let op = update.op();
-            effects.push(Effect::Leave { txn, replica });
-            effects.push(Effect::Refuse { txn, op, reason: Refusal::ReadsChanged });
-            return self.over(txn, effects);
+            return self.was_in_vain(txn, effects);
         }
         update.state = State::Waiting;
         effects.push(Effect::Leave { txn, replica });
@@ -309,12 +327,12 @@ impl Site {
 
     fn reject_next(&mut self, effects: &mut Vec<Effect>) {
         let certain = self.certain();
-        while let Some((place, txn, after)) = self.rejected.front().copied()
+        while let Some((place, txn)) = self.rejected.front().copied()
             && place <= certain
         {
             self.rejected.pop_front();
             match self.updates.contains_key(&txn) {
-                true => self.run_again(txn, after, effects),
+                true => self.was_in_vain(txn, effects),
                 // Of before a new beginning: nothing else is known of it.
                 false => effects.push(Effect::Forget { txn }),
             }
@@ -322,15 +340,18 @@ impl Site {
     }
 
     fn certify(&mut self, origin: NodeId, place: Csn, message: Message, effects: &mut Vec<Effect>) {
-        let Message::Request { txn, op, snapshot, access } = message;
         self.ordered = place;
         // By the place alone, so that all sites know equally much.
         self.writers.forget(Csn(place.0.saturating_sub(self.known_back)));
+        let (txn, op, snapshot, access) = match message {
+            Message::Request { txn, op, snapshot, access } => (txn, op, snapshot, access),
+            Message::InPlace { txn, access } => return self.execute_in_place(origin, place, txn, access),
+        };
         let last = self.writers.floor(&access);
         let commits = last <= snapshot && snapshot >= self.writers.forgotten();
         if commits {
             self.writers.write(place, &access);
-            self.decided.push_back(Decided { txn, origin, place });
+            self.decided.push_back(Decided { txn, origin, place, in_place: false });
         }
         if origin != self.me {
             if !commits {
@@ -340,12 +361,36 @@ impl Site {
             return;
         }
         if !commits {
-            return self.rejected.push_back((place, txn, last));
+            return self.rejected.push_back((place, txn));
         }
         let own = self.updates.get_mut(&txn).filter(|own| own.op() == op);
         if let Some(Update { state: state @ State::Asked { .. }, .. }) = own {
             *state = State::Certified { here: *state == State::Asked { here: true } };
         }
+    }
+
+    /// It counts as written there even if its statements fail: others are certified before it executes.
+    fn execute_in_place(&mut self, origin: NodeId, place: Csn, txn: TxnId, access: AccessSet) {
+        self.writers.write(place, &access);
+        self.decided.push_back(Decided { txn, origin, place, in_place: true });
+        if origin == self.me {
+            // One of before a new beginning is answered from here as well.
+            let update = self.updates.entry(txn).or_insert_with(|| Update::new(access, false));
+            update.state = State::InPlace;
+            update.executions += 1;
+        }
+    }
+
+    fn failed_in_place(&mut self, at: usize, effects: &mut Vec<Effect>) {
+        let Some(Decided { txn, origin, .. }) = self.committing.remove(at) else { return };
+        let replica = self.replica();
+        if origin == self.me
+            && let Some(update) = self.updates.get(&txn)
+        {
+            effects.push(Effect::Release { txn, op: update.op(), replica });
+        }
+        effects.push(Effect::Leave { txn, replica });
+        self.over(txn, effects);
     }
 
     /// Gives the database what may commit, in the order in which it is to.
@@ -359,6 +404,10 @@ impl Site {
             let is_own =
                 self.updates.get(&txn).is_some_and(|update| update.state == State::Certified { here: true });
             effects.push(match next.origin == self.me && is_own {
+                _ if next.in_place => {
+                    let op = self.updates.get(&txn).map_or(OpId(0), Update::op);
+                    Effect::ExecuteAt { txn, op, replica, csn }
+                }
                 true => Effect::CommitAt { txn, replica, csn },
                 false => Effect::ApplyShipped { origin: Place::Peer(next.origin), txn, replica },
             });
@@ -376,7 +425,7 @@ impl Site {
 
     fn in_place(&mut self, is_it: impl Fn(&Decided) -> bool, effects: &mut Vec<Effect>) {
         let Some(place) = self.committing.iter().position(is_it) else { return };
-        let Some(Decided { txn, origin, place: csn }) = self.committing.remove(place) else { return };
+        let Some(Decided { txn, origin, place: csn, .. }) = self.committing.remove(place) else { return };
         if origin == self.me
             && let Some(update) = self.updates.get(&txn)
         {

@@ -62,6 +62,12 @@ impl Rig {
 fn request(txn: TxnId, op: u32, snapshot: u64, access: AccessSet) -> Message {
     Message::Request { txn, op: OpId(op), snapshot: Csn(snapshot), access }
 }
+fn in_place(txn: TxnId, access: AccessSet) -> Message {
+    Message::InPlace { txn, access }
+}
+fn execute_at(txn: TxnId, op: u32, csn: u64) -> Effect {
+    Effect::ExecuteAt { txn, op: OpId(op), replica: HERE, csn: Csn(csn) }
+}
 fn execute(txn: TxnId, op: u32) -> Effect {
     let how = How::Home { open: true };
     Effect::Execute { txn, op: OpId(op), replica: HERE, how, hold: true }
@@ -113,7 +119,7 @@ fn what_is_to_be_stable_is_certified_before_and_commits_then() {
 }
 
 #[test]
-fn whoever_read_what_is_written_before_its_place_runs_again_when_that_is_here() {
+fn whoever_read_what_is_written_before_its_place_is_executed_in_place() {
     let mut rig = rig(Commits::Ordered);
     rig.comes(T1, access(&[1], &[2]));
     rig.executed(T1, 0, DONE);
@@ -122,14 +128,61 @@ fn whoever_read_what_is_written_before_its_place_runs_again_when_that_is_here() 
     rig.delivered(B, Moment::Ordered, 1, request(T9, 0, 0, access(&[], &[1])));
     rig.expect(&[apply(B, T9)]);
     rig.delivered(A, Moment::Ordered, 2, asks);
-    rig.expect(&[leave(T1)]);
+    let again = in_place(T1, access(&[1], &[2]));
+    rig.expect(&[leave(T1), multicast(T1, again.clone())]);
+    // Whatever comes before it there.
+    rig.delivered(B, Moment::Ordered, 3, request(T2, 0, 0, access(&[], &[2])));
+    rig.delivered(A, Moment::Ordered, 4, again);
+    rig.expect(&[apply(B, T2), execute_at(T1, 1, 4)]);
     rig.applied(B, T9);
-    rig.expect(&[Effect::Forget { txn: T9 }, execute(T1, 1)]);
-    rig.executed(T1, 1, DONE);
-    let asks = request(T1, 1, 2, access(&[1], &[2]));
-    rig.expect(&[multicast(T1, asks.clone())]);
-    rig.delivered(A, Moment::Ordered, 3, asks);
-    rig.expect(&[commit(T1, 3)]);
+    rig.applied(B, T2);
+    rig.expect(&[Effect::Forget { txn: T9 }, Effect::Forget { txn: T2 }]);
+    rig.committed(4);
+    rig.expect(&answered(T1, 1, 4));
+}
+
+#[test]
+fn what_others_have_executed_in_place_counts_as_written_there_even_if_it_fails() {
+    let mut rig = rig(Commits::Stable);
+    let theirs = in_place(T9, access(&[1], &[2]));
+    rig.delivered(B, Moment::Ordered, 1, theirs.clone());
+    rig.expect(&[]);
+    rig.delivered(B, Moment::Stable, 1, theirs);
+    rig.expect(&[execute_at(T9, 0, 1)]);
+    rig.executed(T9, 0, Outcome::Failed);
+    rig.expect(&[leave(T9), Effect::Forget { txn: T9 }]);
+    // Others may have come to this verdict before they knew.
+    rig.delivered(B, Moment::Ordered, 2, request(T2, 0, 0, access(&[2], &[3])));
+    rig.delivered(B, Moment::Ordered, 3, request(T1, 0, 0, access(&[1], &[3])));
+    rig.delivered(B, Moment::Stable, 3, request(T1, 0, 0, access(&[1], &[3])));
+    rig.expect(&[Effect::Forget { txn: T2 }, apply(B, T1)]);
+}
+
+#[test]
+fn what_fails_in_place_is_told_so_and_lets_others_of_its_site_go_on() {
+    let mut rig = rig(Commits::Ordered);
+    rig.comes(T1, access(&[1], &[2]));
+    rig.comes(T2, access(&[], &[2]));
+    rig.delivered(B, Moment::Ordered, 1, request(T9, 0, 0, access(&[], &[1])));
+    rig.executed(T1, 0, DONE);
+    let again = in_place(T1, access(&[1], &[2]));
+    rig.expect(&[execute(T1, 0), apply(B, T9), leave(T1), multicast(T1, again.clone())]);
+    rig.delivered(A, Moment::Ordered, 2, again);
+    rig.applied(B, T9);
+    rig.expect(&[execute_at(T1, 1, 2), Effect::Forget { txn: T9 }]);
+    rig.executed(T1, 1, Outcome::Failed);
+    let release = Effect::Release { txn: T1, op: OpId(1), replica: HERE };
+    rig.expect(&[release, leave(T1), Effect::Forget { txn: T1 }, execute(T2, 0)]);
+}
+
+#[test]
+fn a_site_that_begins_anew_answers_what_is_executed_in_place_for_its_client() {
+    let mut rig = rig(Commits::Ordered);
+    rig.delivered(A, Moment::Ordered, 1, in_place(T1, access(&[1], &[2])));
+    rig.expect(&[execute_at(T1, 0, 1)]);
+    rig.committed(1);
+    rig.expect(&answered(T1, 0, 1));
+    assert_eq!(rig.protocol.status().transactions, 0);
 }
 
 #[test]
@@ -155,10 +208,10 @@ fn of_two_here_that_write_the_same_one_waits_and_of_two_that_read_it_none() {
     rig.expect(&[multicast(T1, asks), commit(T1, 1)]);
     // Nor need the reader of what is written ask any more.
     rig.executed(T9, 0, DONE);
-    rig.expect(&[leave(T9)]);
+    rig.expect(&[leave(T9), multicast(T9, in_place(T9, access(&[2, 3], &[4])))]);
     rig.committed(1);
     let [release, acknowledge, forget] = answered(T1, 0, 1);
-    rig.expect(&[release, acknowledge, forget, execute(T2, 0), execute(T9, 1)]);
+    rig.expect(&[release, acknowledge, forget, execute(T2, 0)]);
 }
 
 fn home_lost(txn: TxnId) -> Event {
@@ -304,7 +357,7 @@ fn verdict(protocol: &mut Certified, place: u64, message: &Message) -> bool {
         let event = Event::Delivered { from: B, moment, place: Csn(place), message };
         protocol.handle(Place::Peer(A), Instant(0), event, &mut effects);
     }
-    effects.iter().any(|effect| matches!(effect, Effect::ApplyShipped { .. }))
+    effects.iter().any(|effect| matches!(effect, Effect::ApplyShipped { .. } | Effect::ExecuteAt { .. }))
 }
 
 #[test]
@@ -336,14 +389,17 @@ fn a_site_that_begins_anew_comes_to_the_same_verdicts() {
             })
             .collect();
         let snapshot = (place - 1).saturating_sub(draw(BACK + 4));
-        let message = Message::Request { txn: TxnId(place), op: OpId(0), snapshot: Csn(snapshot), access };
+        let txn = TxnId(place);
+        let message = match draw(8) {
+            0 => in_place(txn, access.clone()),
+            _ => request(txn, 0, snapshot, access.clone()),
+        };
         let commits = verdict(&mut through, place, &message);
         rejected += u32::from(!commits);
         for one in &mut anew {
             assert_eq!(verdict(one, place, &message), commits, "{message:?} at {place}");
         }
         if commits {
-            let Message::Request { access, .. } = message;
             known.push((Csn(place), access));
         }
         if place % 60 == 0 {

@@ -12,7 +12,7 @@ use crate::errors::Failure;
 use crate::lane::{Lane, LaneError};
 use crate::record::Record;
 use crate::sites::database::{Answer, Begin, Ran};
-use crate::sites::request::Request;
+use crate::sites::request::{Asks, Request};
 use crate::sites::spoken::{Ask, Beginning, Did, Kept, Name, Said};
 use crate::sites::too_long;
 use crate::sites::transaction::Transaction;
@@ -155,7 +155,7 @@ impl Site<'_> {
         let open = self.open.get_mut(&txn).filter(|open| is_certified && open.is_update);
         let (Some(open), Outcome::Done { returned }) = (open, &outcome) else { return outcome };
         let access = open.transaction.access.iter().chain(returned).cloned().collect();
-        let request = Request { snapshot: Csn(0), op: OP, access };
+        let request = Request { asks: Asks::Verdict { snapshot: Csn(0), op: OP }, access };
         match too_long(&request.encode(&open.writes), 0) {
             None => outcome,
             Some(failure) => {

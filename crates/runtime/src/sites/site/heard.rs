@@ -20,7 +20,7 @@ use crate::record::Record;
 use crate::sites::Scheme;
 use crate::sites::database::Answer;
 use crate::sites::messages::{SiteMessage, take_id};
-use crate::sites::request::Request;
+use crate::sites::request::{Asks, Request};
 use crate::sites::transaction::Transaction;
 use onecopy_core::multicast::{MessageId, Told};
 
@@ -160,10 +160,15 @@ impl Site<'_> {
     fn read_update(&mut self, id: MessageId, body: Bytes) -> Option<Open> {
         self.node_of(id.node)?;
         if self.is_certified() {
-            let (request, writes) = Request::decode(body)?;
+            let (request, record) = Request::decode(body)?;
+            if request.is_in_place() {
+                let transaction = Transaction::read(record, &self.around.classifier, &mut self.scratch);
+                let open = Open::new(Arc::new(transaction), true, Some(id), None);
+                return Some(Open { request: Some(request), ..open });
+            }
             let transaction = Arc::new(Transaction::to_apply(Record::default()));
             let open = Open::new(transaction, true, Some(id), None);
-            return Some(Open { writes, request: Some(request), ..open });
+            return Some(Open { writes: record, request: Some(request), ..open });
         }
         let record = Record::decode(body).ok()?;
         let transaction = Transaction::read(record, &self.around.classifier, &mut self.scratch);
@@ -189,9 +194,14 @@ impl Site<'_> {
     pub(super) fn deliver(&mut self, id: MessageId, txn: TxnId, moment: Moment, place: Csn) {
         let (Some(from), Some(open)) = (self.node_of(id.node), self.open.get(&txn)) else { return };
         let message = match &open.request {
-            Some(Request { snapshot, op, access }) => {
-                let (op, snapshot, access) = (*op, *snapshot, access.clone());
-                CoreMessage::Certified(certified::Message::Request { txn, op, snapshot, access })
+            Some(Request { asks, access }) => {
+                let access = access.clone();
+                CoreMessage::Certified(match *asks {
+                    Asks::Verdict { snapshot, op } => {
+                        certified::Message::Request { txn, op, snapshot, access }
+                    }
+                    Asks::InPlace => certified::Message::InPlace { txn, access },
+                })
             }
             None => {
                 let access = open.transaction.access.clone();
@@ -276,7 +286,8 @@ impl Site<'_> {
     pub(super) fn answer_found(&mut self, id: MessageId, is_committed: bool) {
         let Some(pending) = self.around.pending.remove(&id) else { return };
         if !is_committed {
-            let failure = match self.is_certified() {
+            // Of what may not commit it is known what would have been answered.
+            let failure = match self.is_certified() && pending.known.is_some() {
                 true => given_up(),
                 false => Failure::new(
                     SqlState::SERIALIZATION_FAILURE,

@@ -8,7 +8,7 @@ use onecopy_core::protocol::Position;
 use onecopy_core::{Csn, TxnId};
 use smallvec::SmallVec;
 
-use super::{Done, Site};
+use super::{Done, Open, Site};
 use crate::record::{Record, Write};
 
 /// Turns that may be applied ahead of their own.
@@ -110,7 +110,10 @@ impl Site<'_> {
                 (turn.is_begun, turn.unit, turn.is_held_up) = (true, Some(first), is_held_up);
             }
             let led: Vec<TxnId> = self.turns.range(nth + 1..end).map(|turn| turn.txn).collect();
-            self.apply(first, &led);
+            match self.open.get(&first).is_some_and(Open::is_in_place) {
+                true => self.execute_in_place(first),
+                false => self.apply(first, &led),
+            }
             units += 1;
             before += 1;
             under_way += usize::from(!is_held_up);
@@ -165,7 +168,8 @@ impl Site<'_> {
             return self.begin_again(format!("the connection on which {txn} was open is lost"));
         };
         // What is certified was told it when it was multicast.
-        if let Some(pending) = self.around.pending.get_mut(&id).filter(|_| !is_certified) {
+        let is_told = is_certified && !open.is_in_place();
+        if let Some(pending) = self.around.pending.get_mut(&id).filter(|_| !is_told) {
             pending.known = Some(open.chosen.clone().unwrap_or_else(|| open.answer.clone()));
         }
         let mut places = vec![(open.place, id)];
@@ -205,6 +209,11 @@ impl Site<'_> {
             None => return self.commit(txn),
         }
         self.commit_next();
+    }
+
+    /// It has failed in its turn.
+    pub(super) fn drop_turn(&mut self, txn: TxnId) {
+        self.turns.retain(|turn| turn.txn != txn);
     }
 
     /// Its unit waits for something at the server.

@@ -49,7 +49,7 @@ impl Site<'_> {
             });
             return;
         }
-        if has_turn && open.is_shipped {
+        if has_turn && (open.is_shipped || open.is_in_place()) {
             return self.apply_again(other, false);
         }
         self.leave(other);

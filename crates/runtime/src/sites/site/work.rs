@@ -1,15 +1,18 @@
 //! What the core wants done, and what came of it.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use onecopy_core::event::Place;
 use onecopy_core::message::Message as CoreMessage;
+use onecopy_core::multicast::MessageId;
 use onecopy_core::protocol::wide_area::{Execution, Message};
 use onecopy_core::protocol::{Position, certified};
 use onecopy_core::{Csn, Effect, Event, NodeId, OpId, Outcome, TxnId};
 use onecopy_log::consensus::MESSAGE_LEN_MAX;
 use onecopy_wire::sqlstate::SqlState;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use super::{Done, Ended, Open, Pending, RESEND_AFTER, Site};
@@ -19,9 +22,9 @@ use crate::lane::{Lane, LaneError, is_going_away};
 use crate::nodes::links::Said;
 use crate::record::Record;
 use crate::sites::Scheme;
-use crate::sites::database::{Answer, ApplyError, Begin, Ran};
+use crate::sites::database::{Answer, ApplyError, Begin, Database, Ran};
 use crate::sites::messages::SiteMessage;
-use crate::sites::request::Request;
+use crate::sites::request::{Asks, Request};
 
 /// How often an update is executed again that its server gives up: for some minutes.
 const LOSSES_MAX: u32 = 200;
@@ -90,6 +93,12 @@ impl Site<'_> {
                 }
                 self.take_turn(txn, true);
             }
+            Effect::ExecuteAt { txn, csn, .. } => {
+                if let Some(open) = self.open.get_mut(&txn) {
+                    (open.place, open.is_shipped) = (csn, false);
+                }
+                self.take_turn(txn, false);
+            }
             Effect::ApplyShipped { txn, .. } => {
                 if let Some(open) = self.open.get_mut(&txn) {
                     open.is_shipped = true;
@@ -125,23 +134,30 @@ impl Site<'_> {
         }
     }
 
-    /// Multicasts what has executed here.
+    /// Multicasts what has executed here, or is to be executed everywhere.
     fn ask(&mut self, txn: TxnId, message: certified::Message) {
-        let certified::Message::Request { op, snapshot, access, .. } = message;
         let Some(open) = self.open.get_mut(&txn) else { return };
-        let request = Request { snapshot, op, access };
-        let body = request.encode(&open.writes);
+        let (asks, access, record, known) = match message {
+            certified::Message::Request { op, snapshot, access, .. } => {
+                (Asks::Verdict { snapshot, op }, access, &open.writes, Some(open.answer.clone()))
+            }
+            certified::Message::InPlace { access, .. } => {
+                (Asks::InPlace, access, &open.transaction.record, None)
+            }
+        };
+        let request = Request { asks, access };
+        let body = request.encode(record);
         open.request = Some(request);
         // Whoever is not there any more hears nothing.
         let answer = open.client.take().unwrap_or_else(|| oneshot::channel().0);
-        let (known, resend_at) = (Some(open.answer.clone()), Deadline::after(RESEND_AFTER));
+        let resend_at = Deadline::after(RESEND_AFTER);
         let id = self.around.name(Pending { body: body.clone(), answer, known, resend_at });
         open.id = Some(id);
         self.by_id.insert(id, txn);
         self.multicast(id, body);
     }
 
-    /// An own update may not commit at its place, which is certain, and runs again or is refused: it has none any more.
+    /// An update does not commit at its place, which is certain: an own one runs again or is refused, or it has failed in place. It has none any more.
     fn take_back(&mut self, txn: TxnId) {
         let Some(open) =
             self.open.get_mut(&txn).filter(|open| open.place != Csn(0) && open.request.is_some())
@@ -250,8 +266,15 @@ impl Site<'_> {
         uses_it
     }
 
+    /// What is kept of an update's answer. Who executes it need not know what it returns, unless its client is here or hears it from here.
+    fn held_max(&self, id: Option<MessageId>) -> usize {
+        let is_told = id.is_none_or(|id| id.node == self.around.this)
+            || matches!(self.around.scheme, Scheme::WideArea(choice) if choice.execution == Execution::PrimaryCopy);
+        if is_told { self.around.held_max } else { 0 }
+    }
+
     pub(super) fn execute(&mut self, txn: TxnId, op: OpId) {
-        let Some(open) = self.open.get_mut(&txn) else { return };
+        let Some(open) = self.open.get(&txn) else { return };
         if open.kept.is_some() {
             return self.has_begun(txn);
         }
@@ -263,10 +286,7 @@ impl Site<'_> {
             Scheme::Certified => Begin::Certified { read_only: false, checks_at_once },
         };
         let (database, done, pid) = (self.around.database.clone(), self.done.clone(), open.pid.clone());
-        // Who executes an update need not know what it returns, unless its client is here or hears it from here.
-        let is_told = open.id.is_none_or(|id| id.node == self.around.this)
-            || matches!(self.around.scheme, Scheme::WideArea(choice) if choice.execution == Execution::PrimaryCopy);
-        let held_max = if is_told { self.around.held_max } else { 0 };
+        let held_max = self.held_max(open.id);
         let pause = pause_after(open.losses);
         tokio::spawn(async move {
             let _permit = match begin {
@@ -323,9 +343,9 @@ impl Site<'_> {
         let are_several = !led.is_empty();
         let others = led.iter().filter_map(|led| self.open.get(led));
         writes.writes.extend(others.flat_map(|open| open.writes.writes.iter().cloned()));
-        let (database, done, pid) = (self.around.database.clone(), self.done.clone(), open.pid.clone());
+        let (database, pid) = (self.around.database.clone(), open.pid.clone());
+        let (watch, done) = (self.watch(txn, &pid), self.done.clone());
         let classifier = self.around.classifier.clone();
-        let is_watched = self.is_certified();
         tokio::spawn(async move {
             let applying = async {
                 let mut lane = database.lend().await?;
@@ -338,26 +358,66 @@ impl Site<'_> {
                     done => done.map(|()| lane),
                 }
             };
-            tokio::pin!(applying);
-            let mut look = BLOCKED_PAUSE;
-            let result: Result<Lane, ApplyError> = loop {
-                tokio::select! {
-                    result = &mut applying => break result,
-                    () = tokio::time::sleep(look), if is_watched => {
-                        look = (2 * look).min(BLOCKED_PAUSE_MAX);
-                        // If that cannot be told, the server will say why.
-                        let by = database.blockers(pid.load(Ordering::Relaxed)).await.unwrap_or_default();
-                        if !by.is_empty() {
-                            let _ = done.send(Done::Blocked { txn, by });
-                        }
-                    }
-                }
-            };
+            let result = watch.over(applying).await;
             if result.is_err() {
                 tokio::time::sleep(pause).await;
             }
             let _ = done.send(Done::Applied { txn, result });
         });
+    }
+
+    /// Executes an update in its turn: everything before it that it could meet is committed here.
+    pub(super) fn execute_in_place(&mut self, txn: TxnId) {
+        let Some(open) = self.open.get(&txn) else { return };
+        let (transaction, pid, pause) =
+            (open.transaction.clone(), open.pid.clone(), pause_after(open.losses));
+        let held_max = self.held_max(open.id);
+        let begin = Begin::Update { checks_at_once: self.around.classifier.has_deferrable() };
+        let (watch, done, database) =
+            (self.watch(txn, &pid), self.done.clone(), self.around.database.clone());
+        tokio::spawn(async move {
+            let executing = database.execute(None, &pid, &transaction, begin, held_max);
+            let (lane, ran) = watch.over(executing).await;
+            if ran.is_err() {
+                tokio::time::sleep(pause).await;
+            }
+            let _ = done.send(Done::ExecutedInPlace { txn, lane, ran });
+        });
+    }
+
+    fn watch(&self, txn: TxnId, pid: &Arc<AtomicU32>) -> Watch {
+        let (database, done) = (self.around.database.clone(), self.done.clone());
+        Watch { txn, pid: pid.clone(), database, done, is_needed: self.is_certified() }
+    }
+}
+
+/// Looks for whom something waits that is done in its turn.
+struct Watch {
+    txn: TxnId,
+    pid: Arc<AtomicU32>,
+    database: Arc<Database>,
+    done: UnboundedSender<Done>,
+    /// Whether updates without a place could be in its way.
+    is_needed: bool,
+}
+
+impl Watch {
+    async fn over<T>(self, doing: impl Future<Output = T>) -> T {
+        tokio::pin!(doing);
+        let mut look = BLOCKED_PAUSE;
+        loop {
+            tokio::select! {
+                result = &mut doing => return result,
+                () = tokio::time::sleep(look), if self.is_needed => {
+                    look = (2 * look).min(BLOCKED_PAUSE_MAX);
+                    // If that cannot be told, the server will say why.
+                    let by = self.database.blockers(self.pid.load(Ordering::Relaxed)).await.unwrap_or_default();
+                    if !by.is_empty() {
+                        let _ = self.done.send(Done::Blocked { txn: self.txn, by });
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -400,6 +460,7 @@ impl Site<'_> {
                 }
                 self.commit_next();
             }
+            Done::ExecutedInPlace { txn, lane, ran } => self.on_executed_in_place(txn, lane, ran),
             Done::Stepped { txn, lane, ran, answer } => self.on_stepped(txn, lane, ran, answer),
             Done::Blocked { txn, by } => {
                 self.on_blocked(txn, &by);
@@ -416,6 +477,55 @@ impl Site<'_> {
             // Whether it has happened only the database knows.
             Done::Committed { result: Err(error), .. } => self.begin_again(error.to_string()),
         }
+    }
+
+    fn on_executed_in_place(
+        &mut self,
+        txn: TxnId,
+        lane: Option<Lane>,
+        ran: Result<(Ran, Record), LaneError>,
+    ) {
+        let has_failed = match &ran {
+            Ok((ran, _)) => matches!(ran, Ran::Failed(_)),
+            Err(error) => is_frame(error),
+        };
+        let answer = match ran {
+            Ok((Ran::Done(answer) | Ran::Failed(answer), _)) => answer,
+            Ok((Ran::TooLarge, _)) => too_large(self.around.held_max, true),
+            Ok((Ran::NotBegun(why), _)) => return self.cannot_begin(&why),
+            Err(error) if has_failed => too_long_a_row(&error),
+            Err(error) if !is_of_transaction(&error) => return self.begin_again(error.to_string()),
+            Err(error) => {
+                tracing::debug!(%error, "an update is to be executed again in its turn");
+                if self.gives_up(txn) {
+                    self.ended = Some(Ended::Stuck(format!(
+                        "its server has given up an update {LOSSES_MAX} times in its turn: {error}"
+                    )));
+                }
+                if let Some(open) = self.open.get_mut(&txn) {
+                    // It is rolled back.
+                    open.lane = lane;
+                }
+                return self.apply_again(txn, true);
+            }
+        };
+        let Some(open) = self.open.get_mut(&txn) else { return };
+        (open.answer, open.lane) = (answer, lane);
+        self.around.figures.in_place.fetch_add(1, Ordering::Relaxed);
+        if !has_failed {
+            return self.note_applied(txn);
+        }
+        self.drop_turn(txn);
+        let (op, replica, outcome) = (OpId(0), self.replica(), Outcome::Failed);
+        self.feed(Event::Executed { txn, op, replica, outcome, elapsed_ns: 0 });
+        self.commit_next();
+    }
+
+    /// Elsewhere an update may be begun that cannot be here.
+    fn cannot_begin(&mut self, why: &str) {
+        self.ended = Some(Ended::Stuck(format!(
+            "an update cannot be begun here for its role or under its settings ({why}); make the roles and what settings name the same at all sites, and start it again"
+        )));
     }
 
     fn on_committed(&mut self, txn: TxnId) {
@@ -468,13 +578,7 @@ impl Site<'_> {
                         let failure = Failure::new(SqlState::INVALID_PARAMETER_VALUE, why);
                         (Answer::of_failure(&failure), Outcome::Failed)
                     }
-                    // Elsewhere it may be executed.
-                    Ran::NotBegun(why) => {
-                        self.ended = Some(Ended::Stuck(format!(
-                            "an update cannot be begun here for its role or under its settings ({why}); make the roles and what settings name the same at all sites, and start it again"
-                        )));
-                        return;
-                    }
+                    Ran::NotBegun(why) => return self.cannot_begin(&why),
                 };
                 if begin == Begin::Query {
                     answer_now = Some(answer);
@@ -487,13 +591,9 @@ impl Site<'_> {
                 answer_now = Some(Answer::of_failure(&Failure::of_lane(&error)));
                 Outcome::Failed
             }
-            // A row that is too long is so everywhere.
             Err(error) if is_frame(&error) => {
                 if let Some(open) = self.open.get_mut(&txn).filter(|_| counts) {
-                    open.answer = Answer::of_failure(&Failure::new(
-                        SqlState::PROGRAM_LIMIT_EXCEEDED,
-                        error.to_string(),
-                    ));
+                    open.answer = too_long_a_row(&error);
                 }
                 Outcome::Failed
             }
@@ -574,6 +674,11 @@ fn waits_for_nobody(error: &LaneError) -> bool {
 /// Whether a server has only given up one transaction.
 pub(super) fn is_of_transaction(error: &LaneError) -> bool {
     matches!(error, LaneError::Database(fields) if !is_going_away(fields.code))
+}
+
+/// It is so everywhere.
+fn too_long_a_row(error: &LaneError) -> Answer {
+    Answer::of_failure(&Failure::new(SqlState::PROGRAM_LIMIT_EXCEEDED, error.to_string()))
 }
 
 fn too_large(held_max: usize, is_committed: bool) -> Answer {

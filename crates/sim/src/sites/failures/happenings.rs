@@ -1,12 +1,14 @@
 //! What fails, and how sites begin.
 
+use std::collections::BTreeSet;
+
 use onecopy_core::event::{Event, Place};
 use onecopy_core::{AccessSet, Csn, NodeId};
 use onecopy_workload::random;
 
 use super::judge::End;
 use super::site::{Beginning, Ended};
-use super::{Bug, Packet, Simulation, Standing, index_of};
+use super::{Asks, Bug, Packet, Simulation, Standing, index_of};
 use crate::server::Server;
 
 /// Between the end of a beginning and the next one, while the server stays.
@@ -273,17 +275,23 @@ impl Simulation<'_> {
         self.resend(site, true);
     }
 
-    /// What was written at places that a database contains; nothing if the log has others there.
+    /// What was written at places that a database contains; nothing if the log has others there. What has failed in place counts as written at the first place at which it stands.
     fn written(&self, site: usize, committed: Csn) -> Option<Vec<(Csn, AccessSet)>> {
         let database = &self.sites[site].database;
         let (changed, is_compared) = (database.changed(), self.failing.bug != Some(Bug::NotCompared));
-        let mut written = Vec::new();
-        for (place, id) in changed.into_iter().filter(|(place, _)| *place <= committed) {
+        let (mut written, mut met) = (Vec::new(), BTreeSet::new());
+        for (place, id) in database.places().into_iter().filter(|(place, _)| *place <= committed) {
+            let asks = self.messages[index_of(id)].asks.as_ref();
+            let is_first = met.insert(id);
+            let has_failed = is_first && matches!(asks, Some(Asks::Place { .. }));
+            let forgets_failed = self.failing.bug == Some(Bug::ForgetsFailed);
+            if !changed.contains_key(&place) && (!has_failed || forgets_failed) {
+                continue;
+            }
             if is_compared && self.log.read(site, place).map(|(_, id)| id) != Some(id) {
                 return None;
             }
-            let access = self.messages[index_of(id)].asks.as_ref().map(|(_, _, access, _)| access.clone());
-            written.push((place, access.unwrap_or_default()));
+            written.push((place, asks.map(Asks::access).cloned().unwrap_or_default()));
         }
         Some(written)
     }

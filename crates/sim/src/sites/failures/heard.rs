@@ -7,7 +7,7 @@ use onecopy_core::{Csn, Epoch, Message, NodeId, TxnId};
 
 use super::judge::End;
 use super::site::{Ended, Open, Outcome};
-use super::{Bug, OF_OTHERS, Packet, Simulation, index_of};
+use super::{Asks, Bug, OF_OTHERS, Packet, Simulation, index_of};
 
 /// Places of the log that may be under way here at once.
 const READ_MAX: u64 = 128;
@@ -100,7 +100,10 @@ impl Simulation<'_> {
             return;
         }
         let txn = *now.by_id.entry(id).or_insert(TxnId(OF_OTHERS + id.number));
-        let shipped = sent.asks.as_ref().map(|(.., reply)| reply.clone());
+        let shipped = match &sent.asks {
+            Some(Asks::Verdict { reply, .. }) => Some(reply.clone()),
+            Some(Asks::Place { .. }) | None => None,
+        };
         let open = || Open { shipped, ..Open::new(sent.of, true, Some(id), false) };
         now.open.entry(txn).or_insert_with(open);
         self.deliver(site, id, txn, Moment::Received, Csn(0));
@@ -127,9 +130,12 @@ impl Simulation<'_> {
         let sent = &self.messages[index_of(id)];
         let from = NodeId(sent.from as u16);
         let message = match &sent.asks {
-            Some((op, snapshot, access, _)) => {
+            Some(Asks::Verdict { op, snapshot, access, .. }) => {
                 let (op, snapshot, access) = (*op, *snapshot, access.clone());
                 Message::Certified(certified::Message::Request { txn, op, snapshot, access })
+            }
+            Some(Asks::Place { access }) => {
+                Message::Certified(certified::Message::InPlace { txn, access: access.clone() })
             }
             None => {
                 let access = self.txns[sent.of].arriving.access.clone();

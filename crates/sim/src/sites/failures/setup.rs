@@ -110,4 +110,6 @@ pub enum Bug {
     ReadsBeforeGaps,
     /// Writes are applied whatever stood before where they were executed.
     WritesOfAnyOrder,
+    /// Who returns does not count as written what has failed in place.
+    ForgetsFailed,
 }

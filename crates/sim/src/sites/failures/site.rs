@@ -80,6 +80,8 @@ pub(super) struct Open {
     pub(super) chosen: Option<Reply>,
     pub(super) place: Csn,
     pub(super) is_shipped: bool,
+    /// It executes in its turn.
+    pub(super) in_place: bool,
     /// It is to be committed here, and was not yet.
     pub(super) is_committing: bool,
 }
@@ -97,6 +99,7 @@ impl Open {
             chosen: None,
             place: Csn(0),
             is_shipped: false,
+            in_place: false,
             is_committing: false,
         }
     }

@@ -11,7 +11,7 @@ use onecopy_workload::random;
 use super::database::{Commit, Version};
 use super::judge::End;
 use super::site::{Open, Outcome, Pending, Reply};
-use super::{Family, Fault, Job, Packet, Sent, Simulation};
+use super::{Asks, Family, Fault, Job, Packet, Sent, Simulation};
 use crate::server::Kind;
 
 /// What the core wants done.
@@ -40,7 +40,9 @@ impl Simulation<'_> {
                     _ => open.reply.clone(),
                 };
                 // What has failed is not acknowledged.
-                if self.txns[of].arriving.fails {
+                let is_in_place = self.sites[site].now.open.get(&txn).is_some_and(|open| open.in_place);
+                let arriving = &self.txns[of].arriving;
+                if arriving.fails || is_in_place && arriving.fails_in_place {
                     let at = self.queue.now();
                     self.answer(site, txn, End::Aborted { at });
                 } else if let Some(open) = self.open(site, txn) {
@@ -57,6 +59,12 @@ impl Simulation<'_> {
                 (open.place, open.is_shipped, open.is_committing) = (csn, false, true);
                 open.reply.rests_on.extend(rests_on);
                 self.take_turn(site, txn, self.setup.costs.commit_ns);
+            }
+            Effect::ExecuteAt { txn, csn, .. } => {
+                let Some(open) = self.open(site, txn) else { return };
+                (open.place, open.is_shipped, open.in_place, open.is_committing) = (csn, false, true, true);
+                let costs = self.setup.costs;
+                self.take_turn(site, txn, costs.update_ns + costs.commit_ns);
             }
             Effect::ApplyShipped { txn, .. } => {
                 let Some(open) = self.open(site, txn) else { return };
@@ -84,15 +92,20 @@ impl Simulation<'_> {
 
     /// Multicasts what has executed here.
     fn ask(&mut self, site: usize, txn: TxnId, message: certified::Message) {
-        let certified::Message::Request { op, snapshot, access, .. } = message;
         let Some(open) = self.open(site, txn) else { return };
         let (of, reply) = (open.of, open.reply.clone());
-        let id = self.name(Sent { from: site, of, asks: Some((op, snapshot, access, reply.clone())) });
+        let (asks, known) = match message {
+            certified::Message::Request { op, snapshot, access, .. } => {
+                (Asks::Verdict { op, snapshot, access, reply: reply.clone() }, Some(reply))
+            }
+            certified::Message::InPlace { access, .. } => (Asks::Place { access }, None),
+        };
+        let id = self.name(Sent { from: site, of, asks: Some(asks) });
         let resend_at = self.after(self.failing.resend_ns);
         if let Some(open) = self.open(site, txn) {
             (open.id, open.has_client) = (Some(id), false);
         }
-        self.sites[site].pending.insert(id, Pending { of, known: Some(reply), resend_at });
+        self.sites[site].pending.insert(id, Pending { of, known, resend_at });
         self.sites[site].now.by_id.insert(id, txn);
         self.multicast(site, id);
     }
@@ -243,10 +256,28 @@ impl Simulation<'_> {
         }
     }
 
+    /// In its turn, so on all that comes before it. Whether its statements do not fail.
+    fn execute_in_place(&mut self, site: usize, txn: TxnId) -> bool {
+        let at = &mut self.sites[site];
+        let Some(open) = at.now.open.get_mut(&txn) else { return false };
+        let arriving = &self.txns[open.of].arriving;
+        let rests_on = at.database.beside(&self.log);
+        open.reply = Reply { found: at.database.find(&arriving.reads), rests_on };
+        let fails = arriving.fails || arriving.fails_in_place;
+        self.note("executed in place");
+        !fails
+    }
+
     fn commit(&mut self, site: usize, txn: TxnId) {
         let is_certified = self.family.is_certified();
         let Some(open) = self.open(site, txn).filter(|open| open.is_committing) else { return };
         open.is_committing = false;
+        let in_place = open.in_place;
+        if in_place && !self.execute_in_place(site, txn) {
+            let (op, replica, outcome) = (OpId(0), Self::replica(site), Executed::Failed);
+            return self.feed(site, Event::Executed { txn, op, replica, outcome, elapsed_ns: 1 });
+        }
+        let Some(open) = self.open(site, txn) else { return };
         let (of, place, is_shipped) = (open.of, open.place, open.is_shipped);
         let found = match &open.shipped {
             Some(reply) if is_shipped => reply.found.clone(),
@@ -255,7 +286,7 @@ impl Simulation<'_> {
         let Some(id) = open.id else { return };
         // What is certified was told it when it was multicast.
         let known = open.chosen.clone().unwrap_or_else(|| open.reply.clone());
-        if let Some(pending) = self.sites[site].pending.get_mut(&id).filter(|_| !is_certified) {
+        if let Some(pending) = self.sites[site].pending.get_mut(&id).filter(|_| !is_certified || in_place) {
             pending.known = Some(known);
         }
         if self.family.loses_nothing() && self.log.durable_at(place) != Some(id) {
