@@ -1,4 +1,4 @@
-//! Certified: an update executes where its client is, and takes its place in the order when it has; whoever has read what is out of date by then runs again.
+//! Certified: an update executes where its client is, and takes its place in the order when it has; whoever has read what is out of date by then is executed in place.
 //!
 //! Idea. Where nobody can say beforehand what a transaction will touch, no place in an order can be kept for it. So it executes first, on what is committed at its
 //! site. Then what it read and wrote is multicast, with its writes. Each site takes all of them in one order and comes to the same verdict: it commits unless
@@ -14,9 +14,9 @@
 //! Invariants:
 //! - all sites come to the same verdict on each update: by what was multicast before it, and by nothing else;
 //! - a site commits updates in the order, so that what is committed there is a prefix of it, and every snapshot as well;
-//! - an update that commits would have found the same at its place in the order as in its snapshot.
+//! - an update that commits has found, or would have found, what there is at its place in the order.
 //!
-//! Beyond the source: an update of which it is known when it has executed that it will have to run again does so without asking; one that is known before it
+//! Beyond the source: an update of which it is known when it has executed that it was in vain does not ask for a verdict; one that is known before it
 //! executes to need what is ordered and not committed here waits for that; and one waits for another of its site that writes the same, as it would in the database.
 //!
 //! An update that has executed in vain is multicast once more, to be *executed in place*: every site executes it at the place that it has then, as with
@@ -27,7 +27,7 @@
 //! An update is to read from one snapshot at its home, or what its failure shows may be of no instant. (What commits has been compared with everything since.)
 //!
 //! A transaction that comes statement by statement executes from its [`Begin`](Event::Begin) until its client ends it, and what it has touched is told then. Its client has
-//! seen answers, so it is not run again but refused (40001). If it wrote nothing it needs no verdict.
+//! seen answers, so it is refused (40001). If it wrote nothing it needs no verdict.
 //!
 //! A site that begins anew must come to the same verdicts as the others. They depend on who wrote what so many places back, and on nothing before:
 //! [`Certified::resume`].

@@ -69,7 +69,7 @@ struct Decided {
 pub(super) struct Site {
     me: NodeId,
     commits: Commits,
-    /// So many places back it is known who wrote what. Whoever began before that runs again.
+    /// So many places back it is known who wrote what. Whoever began before that may not commit.
     known_back: u64,
     /// Its clients' updates.
     updates: HashMap<TxnId, Update>,
