@@ -101,7 +101,7 @@ pub enum Effect {
         csn: Csn,
     },
     /// Execute an update in its turn among `CommitAt` and `ApplyShipped`, when everything before it that it could meet is committed there, and commit it as
-    /// this CSN; report `Applied`, or [`Event::Executed`](crate::event::Event::Executed) if its statements fail: nothing is open then. What a replica gives up is done
+    /// this CSN; report `Applied`, or [`Event::Executed`](crate::event::Event::Executed) if its statements fail. What a replica gives up is done
     /// again without asking.
     ExecuteAt {
         /// The transaction.

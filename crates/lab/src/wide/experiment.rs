@@ -26,7 +26,7 @@ const COSTS: Costs = Costs {
     update_ns: 20 * MS,
     query_ns: 25 * MS,
     apply_ns: 5 * MS,
-    apply_alone_ns: 0,
+    apply_ends_ns: 0,
     commit_ns: 5 * MS,
     message_ns: MS,
     writes_ns: MS,
@@ -38,7 +38,7 @@ const THIS_MACHINE: Costs = Costs {
     update_ns: 2 * MS,
     query_ns: 2_300_000,
     apply_ns: 400_000,
-    apply_alone_ns: 200_000,
+    apply_ends_ns: 200_000,
     commit_ns: 200_000,
     message_ns: 100_000,
     writes_ns: 100_000,
@@ -47,7 +47,7 @@ const THIS_MACHINE: Costs = Costs {
 /// Turns of which a real site applies those together that follow each other.
 const TOGETHER_MAX: usize = 32;
 /// For how long sites gather what they tell of messages, as real ones do by the batch.
-const GATHERS_NS: u64 = 5 * MS;
+const GATHERS_NS: u64 = 10 * MS;
 /// What the middleware takes for a message and for the token with [`Variation::SlowMiddleware`].
 const SLOW_MIDDLEWARE_NS: u64 = 5 * MS;
 /// What it takes for a message with writes with [`Variation::HeavyWrites`].
@@ -310,13 +310,13 @@ impl WideExperiment {
             costs.writes_ns = HEAVY_WRITES_NS;
         }
         if has(Variation::DearApplies) {
-            (costs.apply_ns, costs.apply_alone_ns) = (costs.update_ns, 0);
+            (costs.apply_ns, costs.apply_ends_ns) = (costs.update_ns, 0);
         }
         let mut source: Box<dyn Source> = match self.arrivals {
             Arrivals::TenTables => Box::new(TenTables::new(seed, has(Variation::TwoTables))),
             Arrivals::Bookstore(mix) => {
                 let visits = Visits::new(mix, seed).map_err(failed)?;
-                (costs.commit_ns, costs.apply_alone_ns) = (visits.commit_ns(), visits.commit_ns());
+                (costs.commit_ns, costs.apply_ends_ns) = (visits.commit_ns(), visits.commit_ns());
                 Box::new(visits)
             }
         };

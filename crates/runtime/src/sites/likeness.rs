@@ -52,7 +52,7 @@ impl Likeness {
 
     /// What this one has that another one has not, and what to do about it.
     pub fn differs_from(self, other: Likeness) -> Option<&'static str> {
-        const SETTINGS: &str = "it was started with another protocol, other choices or other nodes, or holds other rows of tables that are to be dealt, or its server is of another major version, orders text otherwise or has other settings or extensions; make these the same at all";
+        const SETTINGS: &str = "it was started with another protocol, other choices or other nodes, or holds other rows of tables that are to be dealt, or is another version of onecopy, or its server is of another major version, orders text otherwise or has other settings or extensions; make these the same at all";
         const DEFINITIONS: &str = "its database has other definitions, or other roles; compare what pg_dump --create --schema-only and pg_dumpall --globals-only say of both servers, make them the same (with protocol = \"certified\", peers.parts, peers.coalesces or peers.granules columns must have the same numbers, too, so dropped ones count: copy one of the databases)";
         match other {
             _ if self.settings != other.settings => Some(SETTINGS),

@@ -405,7 +405,7 @@ pub async fn serve(
     let catalogue = database.definitions().await.map_err(|error| failed(error.to_string()))?;
     let mut numbers: Vec<u64> = sites.nodes.iter().map(|node| node.id).collect();
     numbers.sort_unstable();
-    let started = format!("{} {:?} {numbers:?}", settings.protocol, settings.wide_area);
+    let started = format!("{} {:?} {numbers:?} {}", settings.protocol, settings.wide_area, request::FORMAT);
     // Where items are what sites tell each other, they have to mean the same.
     let more = if scheme == Scheme::Certified { likeness::numbers(&catalogue) } else { Vec::new() };
     let likeness = Likeness::read(started, &facts, &database, more).await;

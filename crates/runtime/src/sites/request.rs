@@ -10,6 +10,8 @@ use onecopy_core::{Access, AccessSet, ColumnId, ColumnSet, Csn, Item, Mode, OpId
 
 use crate::record::Record;
 
+/// Sites of another one do not understand each other.
+pub const FORMAT: u8 = 2;
 /// Whether it may commit.
 const VERDICT: u8 = 1;
 /// To execute it at its place.

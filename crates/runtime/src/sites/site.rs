@@ -61,8 +61,10 @@ pub const ALIVE_PAUSE: Duration = Duration::from_millis(100);
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 /// After how long a message is sent again that has no place in the log.
 const RESEND_AFTER: Duration = Duration::from_millis(1_000);
-/// Bytes of what an update may touch, for each access, mostly.
-const ACCESS_LEN_MAX: usize = 128;
+/// Within so many places a message stands that is in the log twice.
+const TWICE_WITHIN: u64 = 10_000;
+/// Bytes of what an update may touch, for each access, about.
+const ACCESS_LEN_ABOUT: usize = 128;
 /// Between two timers of the core.
 const TIMER_PAUSE: Duration = Duration::from_millis(250);
 
@@ -206,8 +208,10 @@ struct Open {
     kept: Option<Kept>,
     /// The server's process that is at it, or was; 0 if that is not known.
     pid: Arc<AtomicU32>,
-    /// The execution that counts.
+    /// The execution that counts, before it has its turn.
     op: Option<OpId>,
+    /// That in its turn.
+    in_place_op: OpId,
     /// Where that is open.
     lane: Option<Lane>,
     answer: Answer,
@@ -598,7 +602,7 @@ fn too_long_in_place(transaction: &Transaction) -> Option<Failure> {
     let Transaction { record, access, .. } = transaction;
     let len: usize = record.writes.iter().map(Write::len).sum();
     // Bytes are counted only where they may be too many.
-    if len + access.len() * ACCESS_LEN_MAX < MESSAGE_LEN_MAX / 2 {
+    if len + access.len() * ACCESS_LEN_ABOUT < MESSAGE_LEN_MAX / 2 {
         return None;
     }
     too_long(&Request { asks: Asks::InPlace, access: access.clone() }.encode(record), 0)
@@ -616,6 +620,12 @@ fn written(
 ) -> Result<Vec<(Csn, AccessSet)>, Ended> {
     let from = Csn(committed.0.saturating_sub(KEEP_ROWS)).next();
     let (mut written, mut met) = (Vec::new(), HashSet::new());
+    // What stands there once more may have stood before for the first time.
+    for place in (from.0.saturating_sub(TWICE_WITHIN).max(1)..from.0).map(Csn) {
+        if let Ok(Some((_, mut body))) = history.read(place) {
+            met.extend(take_id(&mut body));
+        }
+    }
     for place in (from.0..=committed.0).map(Csn) {
         let (_, mut body) = match history.read(place) {
             Ok(Some(found)) => found,
@@ -626,7 +636,7 @@ fn written(
         let id = take_id(&mut body).unwrap_or_default();
         if contained.places.get(&place) != Some(&id) {
             return Err(Ended::Diverged(format!(
-                "its database has committed another transaction at place {place} than the log has there"
+                "its database has another transaction at place {place} than the log"
             )));
         }
         let is_unchanged = contained.unchanged.contains(&place);
@@ -668,6 +678,7 @@ impl Open {
             kept: None,
             pid: Arc::default(),
             op: None,
+            in_place_op: OpId(0),
             lane: None,
             answer: Answer::default(),
             writes: Record::default(),

@@ -233,12 +233,17 @@ enum Job {
         count: usize,
     },
     /// Executes and commits, where nothing that comes before it can still change what it finds.
-    InPlace {
-        txn: TxnId,
-        csn: Csn,
-    },
+    InPlace(InPlace),
     Take(Packet),
     Token,
+}
+
+/// What executes in its turn.
+#[derive(Clone, Copy, Debug)]
+struct InPlace {
+    txn: TxnId,
+    op: OpId,
+    csn: Csn,
 }
 
 /// What is to be committed at a site, in that order.
@@ -249,6 +254,8 @@ struct Turn {
     txn: TxnId,
     /// It waits to be applied together with others.
     waits: Option<Place>,
+    /// It waits to be executed until these are committed, which it conflicts with.
+    after: Option<(InPlace, Vec<TxnId>)>,
     /// It only waits for those before it.
     ready: Option<Job>,
 }
@@ -495,12 +502,9 @@ impl<'a> Simulation<'a> {
                 self.expect_commit(site, txn);
                 self.apply(site, txn, origin);
             }
-            Effect::ExecuteAt { txn, csn, .. } => {
+            Effect::ExecuteAt { txn, op, csn, .. } => {
                 self.expect_commit(site, txn);
-                let work = self.txns[txn.0 as usize].arriving.work;
-                let execute_ns = work.map_or(costs.update_ns, |work| work.execute_ns);
-                let cost_ns = execute_ns + costs.commit_ns;
-                self.work(site, Kind::Write, cost_ns, Job::InPlace { txn, csn });
+                self.execute_in_turn(site, InPlace { txn, op, csn });
             }
             // What runs goes on, and is reported.
             Effect::Leave { txn, .. } if self.admissions[site].waiting.remove(&txn).is_some() => {}

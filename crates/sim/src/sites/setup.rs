@@ -67,8 +67,8 @@ pub struct Costs {
     pub query_ns: u64,
     /// To apply what an update wrote, and to commit that.
     pub apply_ns: u64,
-    /// The part of it that those need not take that are applied in the database transaction of another.
-    pub apply_alone_ns: u64,
+    /// The part of it that begins and ends the database transaction: those that are applied in the one of another do not take it.
+    pub apply_ends_ns: u64,
     /// To commit.
     pub commit_ns: u64,
     /// To take in a message.

@@ -59,7 +59,7 @@ fn setup(seed: u64) -> Setup {
             update_ns: 3 * MS,
             query_ns: 3 * MS,
             apply_ns: 2 * MS,
-            apply_alone_ns: MS,
+            apply_ends_ns: MS,
             commit_ns: MS,
             message_ns: MS / 10,
             writes_ns: MS / 10,

@@ -1,9 +1,9 @@
 //! What a site's CPU does, and in which order what is ready commits.
 
 use onecopy_core::event::Outcome as Executed;
-use onecopy_core::{Event, OpId, Place, ReplicaId, TxnId};
+use onecopy_core::{Event, Place, ReplicaId, TxnId};
 
-use super::{Fault, Job, Simulation, Turn, Wake};
+use super::{Fault, InPlace, Job, Simulation, Turn, Wake};
 use crate::server::Kind;
 
 impl Simulation<'_> {
@@ -65,7 +65,7 @@ impl Simulation<'_> {
                 self.feed(site, Event::Executed { txn, op, replica, outcome, elapsed_ns: 1 });
                 self.admit(site);
             }
-            Job::Commit { txn, .. } | Job::Apply { txn, .. } | Job::InPlace { txn, .. } => {
+            Job::Commit { txn, .. } | Job::Apply { txn, .. } | Job::InPlace(InPlace { txn, .. }) => {
                 self.may_commit(site, txn, job);
             }
             Job::Together { first, count } => self.applied_together(site, first, count),
@@ -79,8 +79,47 @@ impl Simulation<'_> {
         if let Some(gates) = &mut self.gates
             && gates[site].iter().all(|turn| turn.txn != txn)
         {
-            gates[site].push_back(Turn { txn, waits: None, ready: None });
+            gates[site].push_back(Turn { txn, waits: None, after: None, ready: None });
         }
+    }
+
+    /// Begins once all that it conflicts with, of what comes before it, is committed here.
+    pub(super) fn execute_in_turn(&mut self, site: usize, what: InPlace) {
+        let access = |txn: TxnId| &self.txns[txn.0 as usize].arriving.access;
+        let own = access(what.txn);
+        let conflicts =
+            |txn: &TxnId| access(*txn).iter().any(|one| own.iter().any(|other| one.conflicts(other)));
+        let Some(gates) = &self.gates else { return self.execute_in_place(site, what) };
+        let before = gates[site].iter().map(|turn| turn.txn).take_while(|txn| *txn != what.txn);
+        let after: Vec<TxnId> = before.filter(conflicts).collect();
+        let turn =
+            self.gates.as_mut().and_then(|gates| gates[site].iter_mut().find(|turn| turn.txn == what.txn));
+        match turn {
+            Some(turn) if !after.is_empty() => turn.after = Some((what, after)),
+            _ => self.execute_in_place(site, what),
+        }
+    }
+
+    fn execute_in_place(&mut self, site: usize, what: InPlace) {
+        let (costs, work) = (self.setup.costs, self.txns[what.txn.0 as usize].arriving.work);
+        let execute_ns = work.map_or(costs.update_ns, |work| work.execute_ns);
+        self.work(site, Kind::Write, execute_ns + costs.commit_ns, Job::InPlace(what));
+    }
+
+    /// This one is committed, or never will be: who waits for nobody else any more executes.
+    fn execute_after(&mut self, site: usize, gone: TxnId) {
+        let Some(gates) = &mut self.gates else { return };
+        let mut begin = Vec::new();
+        for turn in &mut gates[site] {
+            if let Some((what, after)) = &mut turn.after {
+                after.retain(|txn| *txn != gone);
+                begin.extend(after.is_empty().then_some(*what));
+                if after.is_empty() {
+                    turn.after = None;
+                }
+            }
+        }
+        begin.into_iter().for_each(|what| self.execute_in_place(site, what));
     }
 
     fn apply_ns(&self, txn: TxnId) -> u64 {
@@ -109,13 +148,13 @@ impl Simulation<'_> {
         let unit = turns.take_while(|turn| turn.waits.is_some()).take(self.setup.together_max);
         let (mut first, mut count, mut cost_ns) = (None, 0, 0);
         for turn in unit {
-            cost_ns += self.apply_ns(turn.txn) - self.setup.costs.apply_alone_ns;
+            cost_ns += self.apply_ns(turn.txn).saturating_sub(self.setup.costs.apply_ends_ns);
             first.get_or_insert(turn.txn);
             count += 1;
         }
         if let Some(first) = first {
             self.applying[site] = true;
-            cost_ns += self.setup.costs.apply_alone_ns;
+            cost_ns += self.setup.costs.apply_ends_ns;
             self.work(site, Kind::Write, cost_ns, Job::Together { first, count });
         }
     }
@@ -143,9 +182,10 @@ impl Simulation<'_> {
     fn commit_next(&mut self, site: usize) {
         while let Some(gate) = self.gates.as_mut().map(|gates| &mut gates[site])
             && gate.front().is_some_and(|turn| turn.ready.is_some())
-            && let Some(Turn { ready: Some(job), .. }) = gate.pop_front()
+            && let Some(Turn { txn, ready: Some(job), .. }) = gate.pop_front()
         {
             self.commit(site, job);
+            self.execute_after(site, txn);
         }
     }
 
@@ -160,13 +200,13 @@ impl Simulation<'_> {
                 self.committed(site, txn);
                 self.feed(site, Event::ShippedApplied { origin, txn, replica });
             }
-            Job::InPlace { txn, csn } => {
+            Job::InPlace(InPlace { txn, op, csn }) => {
                 let of = &self.txns[txn.0 as usize].arriving;
                 if of.fails || of.fails_in_place {
                     self.txns[txn.0 as usize].served.failed = true;
                     // It is committed nowhere.
                     self.awaited -= 1;
-                    let (op, outcome) = (OpId(0), Executed::Failed);
+                    let outcome = Executed::Failed;
                     return self.feed(site, Event::Executed { txn, op, replica, outcome, elapsed_ns: 1 });
                 }
                 self.contents.begin(txn, site, &of.reads);

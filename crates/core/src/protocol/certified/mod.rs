@@ -102,7 +102,7 @@ impl Certified {
         Certified { sites: (0..sites).map(|me| Site::new(NodeId(me), commits, places)).collect() }
     }
 
-    /// One site begins with everything committed up to a place. Needs what was written at each of so many places back at which an update committed, in
+    /// One site begins with everything committed up to a place. Needs what was written at each of so many places back at which an update committed, or failed in place, in
     /// their order; what is older is passed over.
     pub fn resume(
         &mut self,

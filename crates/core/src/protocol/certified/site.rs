@@ -178,7 +178,11 @@ impl Site {
         }
         let replica = self.replica();
         if let Some(at) = self.committing.iter().position(|next| next.txn == txn && next.in_place) {
-            return self.failed_in_place(at, effects);
+            let counts = op == self.op_in_place(txn);
+            if counts && *outcome == Outcome::Failed {
+                self.failed_in_place(at, effects);
+            }
+            return;
         }
         let Some(update) = self.updates.get_mut(&txn) else { return };
         // What is reported of an execution that was given up says nothing.
@@ -220,15 +224,24 @@ impl Site {
     fn was_in_vain(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
         let replica = self.replica();
         let Some(update) = self.updates.get_mut(&txn) else { return };
-        effects.push(Effect::Leave { txn, replica });
         if update.is_seen {
-            let op = update.op();
-            effects.push(Effect::Refuse { txn, op, reason: Refusal::ReadsChanged });
-            return self.over(txn, effects);
+            return self.refuse(txn, effects);
         }
+        effects.push(Effect::Leave { txn, replica });
         update.state = State::InPlace;
         let message = Message::InPlace { txn, access: update.access.clone() };
         effects.push(Effect::Multicast { txn, message: AnyMessage::Certified(message) });
+    }
+
+    fn refuse(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        let op = self.updates.get(&txn).map_or(OpId(0), Update::op);
+        effects.push(Effect::Leave { txn, replica: self.replica() });
+        effects.push(Effect::Refuse { txn, op, reason: Refusal::ReadsChanged });
+        self.over(txn, effects);
+    }
+
+    fn is_decided(&self, txn: TxnId) -> bool {
+        self.decided.iter().chain(&self.committing).any(|next| next.txn == txn)
     }
 
     /// Gives up an execution. The next one begins when that place is committed here; where its client has seen answers there is none.
@@ -236,7 +249,7 @@ impl Site {
         let replica = self.replica();
         let Some(update) = self.updates.get_mut(&txn) else { return };
         if update.is_seen {
-            return self.was_in_vain(txn, effects);
+            return self.refuse(txn, effects);
         }
         update.state = State::Waiting;
         effects.push(Effect::Leave { txn, replica });
@@ -381,6 +394,11 @@ impl Site {
         }
     }
 
+    /// Its only execution at other sites, and one more than it had at its client's.
+    fn op_in_place(&self, txn: TxnId) -> OpId {
+        self.updates.get(&txn).map_or(OpId(0), Update::op)
+    }
+
     fn failed_in_place(&mut self, at: usize, effects: &mut Vec<Effect>) {
         let Some(Decided { txn, origin, .. }) = self.committing.remove(at) else { return };
         let replica = self.replica();
@@ -403,27 +421,26 @@ impl Site {
             let (txn, csn) = (next.txn, next.place);
             let is_own =
                 self.updates.get(&txn).is_some_and(|update| update.state == State::Certified { here: true });
-            effects.push(match next.origin == self.me && is_own {
-                _ if next.in_place => {
-                    let op = self.updates.get(&txn).map_or(OpId(0), Update::op);
-                    Effect::ExecuteAt { txn, op, replica, csn }
-                }
-                true => Effect::CommitAt { txn, replica, csn },
-                false => Effect::ApplyShipped { origin: Place::Peer(next.origin), txn, replica },
+            effects.push(if next.in_place {
+                Effect::ExecuteAt { txn, op: self.op_in_place(txn), replica, csn }
+            } else if next.origin == self.me && is_own {
+                Effect::CommitAt { txn, replica, csn }
+            } else {
+                Effect::ApplyShipped { origin: Place::Peer(next.origin), txn, replica }
             });
             self.committing.push_back(next);
         }
     }
 
     pub(super) fn on_committed(&mut self, csn: Csn, effects: &mut Vec<Effect>) {
-        self.in_place(|next| next.place == csn, effects);
+        self.committed_one(|next| next.place == csn, effects);
     }
 
     pub(super) fn on_applied(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
-        self.in_place(|next| next.txn == txn, effects);
+        self.committed_one(|next| next.txn == txn, effects);
     }
 
-    fn in_place(&mut self, is_it: impl Fn(&Decided) -> bool, effects: &mut Vec<Effect>) {
+    fn committed_one(&mut self, is_it: impl Fn(&Decided) -> bool, effects: &mut Vec<Effect>) {
         let Some(place) = self.committing.iter().position(is_it) else { return };
         let Some(Decided { txn, origin, place: csn, .. }) = self.committing.remove(place) else { return };
         if origin == self.me
@@ -435,8 +452,10 @@ impl Site {
         self.over(txn, effects);
     }
 
-    /// What was executed here cannot be committed here any more. If it is to be, its writes are applied as those of others are.
+    /// What was executed here cannot be committed here any more. If it is to be, its writes are applied as those of others are. One that was to be executed in place and
+    /// cannot be is refused.
     pub(super) fn on_home_lost(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        let is_decided = self.is_decided(txn);
         match self.updates.get_mut(&txn).map(|update| &mut update.state) {
             // Its writes are on their way already.
             Some(State::Certified { here: false }) => return,
@@ -446,6 +465,7 @@ impl Site {
                 return;
             }
             Some(State::Executing) => return self.run_again(txn, Csn(0), effects),
+            Some(State::InPlace) if !is_decided => return self.refuse(txn, effects),
             _ => return,
         }
         if self.committing.iter().any(|next| next.txn == txn) {

@@ -176,6 +176,37 @@ fn what_fails_in_place_is_told_so_and_lets_others_of_its_site_go_on() {
 }
 
 #[test]
+fn of_what_executes_in_place_only_that_execution_counts_and_only_if_it_fails() {
+    let mut rig = rig(Commits::Ordered);
+    rig.comes(T1, access(&[1], &[2]));
+    rig.delivered(B, Moment::Ordered, 1, request(T9, 0, 0, access(&[], &[1])));
+    rig.executed(T1, 0, DONE);
+    let again = in_place(T1, access(&[1], &[2]));
+    rig.delivered(A, Moment::Ordered, 2, again.clone());
+    rig.expect(&[execute(T1, 0), apply(B, T9), leave(T1), multicast(T1, again), execute_at(T1, 1, 2)]);
+    // Of the one that was given up it may be heard late.
+    for outcome in [Outcome::Failed, Outcome::Lost { answer_begun: false }, DONE] {
+        rig.executed(T1, 0, outcome);
+    }
+    rig.executed(T1, 1, Outcome::Lost { answer_begun: false });
+    rig.expect(&[]);
+}
+
+#[test]
+fn what_cannot_be_executed_in_place_is_refused() {
+    let mut rig = rig(Commits::Ordered);
+    rig.comes(T1, access(&[1], &[2]));
+    rig.comes(T2, access(&[], &[2]));
+    rig.delivered(B, Moment::Ordered, 1, request(T9, 0, 0, access(&[], &[1])));
+    rig.executed(T1, 0, DONE);
+    let again = in_place(T1, access(&[1], &[2]));
+    rig.expect(&[execute(T1, 0), apply(B, T9), leave(T1), multicast(T1, again)]);
+    rig.feed(home_lost(T1));
+    let [leave, refuse, forget] = refused(T1);
+    rig.expect(&[leave, refuse, forget, execute(T2, 0)]);
+}
+
+#[test]
 fn a_site_that_begins_anew_answers_what_is_executed_in_place_for_its_client() {
     let mut rig = rig(Commits::Ordered);
     rig.delivered(A, Moment::Ordered, 1, in_place(T1, access(&[1], &[2])));

@@ -40,6 +40,13 @@ const BLOCKED_PAUSE_MAX: Duration = Duration::from_millis(160);
 impl Site<'_> {
     pub(super) fn carry_out(&mut self, effect: Effect) {
         match effect {
+            Effect::Multicast {
+                txn,
+                message: CoreMessage::Certified(certified::Message::InPlace { .. }),
+            } if self.open.get(&txn).is_some_and(|open| !open.transaction.is_alike_everywhere) => {
+                let replica = self.replica();
+                self.feed(Event::HomeLost { txn, replica });
+            }
             Effect::Multicast { txn, message: CoreMessage::Certified(message) } => self.ask(txn, message),
             Effect::Multicast { txn, .. } => {
                 let id = self.open.get(&txn).and_then(|open| open.id);
@@ -93,9 +100,10 @@ impl Site<'_> {
                 }
                 self.take_turn(txn, true);
             }
-            Effect::ExecuteAt { txn, csn, .. } => {
+            Effect::ExecuteAt { txn, op, csn, .. } => {
                 if let Some(open) = self.open.get_mut(&txn) {
                     (open.place, open.is_shipped) = (csn, false);
+                    (open.in_place_op, open.losses) = (op, 0);
                 }
                 self.take_turn(txn, false);
             }
@@ -511,12 +519,13 @@ impl Site<'_> {
         };
         let Some(open) = self.open.get_mut(&txn) else { return };
         (open.answer, open.lane) = (answer, lane);
-        self.around.figures.in_place.fetch_add(1, Ordering::Relaxed);
         if !has_failed {
             return self.note_applied(txn);
         }
+        let op = open.in_place_op;
+        self.note_in_place();
         self.drop_turn(txn);
-        let (op, replica, outcome) = (OpId(0), self.replica(), Outcome::Failed);
+        let (replica, outcome) = (self.replica(), Outcome::Failed);
         self.feed(Event::Executed { txn, op, replica, outcome, elapsed_ns: 0 });
         self.commit_next();
     }
@@ -528,6 +537,10 @@ impl Site<'_> {
         )));
     }
 
+    fn note_in_place(&self) {
+        self.around.figures.in_place.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn on_committed(&mut self, txn: TxnId) {
         if self.turns.front().is_some_and(|turn| turn.txn == txn) {
             self.turns.pop_front();
@@ -535,6 +548,9 @@ impl Site<'_> {
         }
         let Some(open) = self.open.get(&txn) else { return };
         let (place, is_shipped) = (open.place, open.is_shipped);
+        if open.is_in_place() {
+            self.note_in_place();
+        }
         self.note_contained(place);
         let replica = self.replica();
         self.feed(match is_shipped {

@@ -60,8 +60,9 @@ impl Simulation<'_> {
                 open.reply.rests_on.extend(rests_on);
                 self.take_turn(site, txn, self.setup.costs.commit_ns);
             }
-            Effect::ExecuteAt { txn, csn, .. } => {
+            Effect::ExecuteAt { txn, op, csn, .. } => {
                 let Some(open) = self.open(site, txn) else { return };
+                open.op = Some(op);
                 (open.place, open.is_shipped, open.in_place, open.is_committing) = (csn, false, true, true);
                 let costs = self.setup.costs;
                 self.take_turn(site, txn, costs.update_ns + costs.commit_ns);
@@ -272,9 +273,9 @@ impl Simulation<'_> {
         let is_certified = self.family.is_certified();
         let Some(open) = self.open(site, txn).filter(|open| open.is_committing) else { return };
         open.is_committing = false;
-        let in_place = open.in_place;
+        let (in_place, op) = (open.in_place, open.op.unwrap_or_default());
         if in_place && !self.execute_in_place(site, txn) {
-            let (op, replica, outcome) = (OpId(0), Self::replica(site), Executed::Failed);
+            let (replica, outcome) = (Self::replica(site), Executed::Failed);
             return self.feed(site, Event::Executed { txn, op, replica, outcome, elapsed_ns: 1 });
         }
         let Some(open) = self.open(site, txn) else { return };

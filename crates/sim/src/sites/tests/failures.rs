@@ -34,7 +34,7 @@ fn failing_setup(seed: u64) -> Setup {
             update_ns: MS,
             query_ns: MS,
             apply_ns: MS / 2,
-            apply_alone_ns: 0,
+            apply_ends_ns: 0,
             commit_ns: MS / 4,
             message_ns: MS / 50,
             writes_ns: MS / 50,
