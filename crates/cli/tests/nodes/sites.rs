@@ -500,6 +500,32 @@ pub async fn kill_and_return(nodes: &mut Nodes) {
     serves(nodes, server).await;
 }
 
+/// A statement that fails at one server alone makes its site differ. It hears from the others that it does.
+#[test]
+fn a_site_at_which_alone_a_statement_fails_ends() {
+    block_on(async {
+        let chosen = [("queries", "snapshot"), ("execution", "symmetric"), ("delivery", "safe")];
+        let mut nodes = with_lists(3, false, &chosen).await;
+        serves(&nodes, 2).await;
+        let server = connect(&nodes.servers.servers()[2].dsn()).await.unwrap();
+        server.batch_execute("ALTER DATABASE postgres SET max_stack_depth = '100kB'").await.unwrap();
+        let others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'postgres' AND pid <> pg_backend_pid()";
+        server.batch_execute(others).await.unwrap();
+        serves(&nodes, 2).await;
+        let client = connect(&nodes.dsn(0)).await.unwrap();
+        let deep = "1 + ".repeat(1_500);
+        for _ in 0..150 {
+            let sql = format!("UPDATE lists SET items = items WHERE id = 1 AND {deep} 1 > 0");
+            client.batch_execute(&sql).await.unwrap();
+        }
+        let said = nodes.ends(2);
+        assert!(said.contains("changed other rows here"), "{said}");
+        // The others are like each other.
+        serves(&nodes, 0).await;
+        serves(&nodes, 1).await;
+    });
+}
+
 /// Every site is killed and comes back while clients of all sites work, and so is a server.
 #[test]
 fn no_acknowledged_safe_transaction_is_lost_when_sites_are_killed_and_return() {

@@ -6,6 +6,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use onecopy_core::{Csn, Epoch, OpId};
 
 use super::likeness::Likeness;
+use super::outcomes::Block;
 use onecopy_core::multicast::MessageId;
 
 const KIND_REQUEST: u8 = 1;
@@ -27,7 +28,8 @@ pub enum SiteMessage {
     Failed { id: MessageId, place: Csn, epoch: Epoch, op: OpId, answer: Bytes },
     /// That it lives; up to which place its database contains everything, and the last place of which it has said anything; when it was started,
     /// and what has to be the same at all.
-    Alive { contained: Csn, told: Csn, incarnation: u64, likeness: Likeness },
+    /// And blocks at whose places nothing can happen any more at it.
+    Alive { contained: Csn, told: Csn, incarnation: u64, likeness: Likeness, blocks: Vec<Block> },
 }
 
 impl SiteMessage {
@@ -62,12 +64,16 @@ impl SiteMessage {
                 out.put_u64(op.0.into());
                 put_bytes(&mut out, answer);
             }
-            SiteMessage::Alive { contained, told, incarnation, likeness } => {
+            SiteMessage::Alive { contained, told, incarnation, likeness, blocks } => {
                 out.put_u8(KIND_ALIVE);
                 out.put_u64(contained.0);
                 out.put_u64(told.0);
                 out.put_u64(*incarnation);
                 likeness.put(&mut out);
+                for Block { number, digest } in blocks {
+                    out.put_u64(*number);
+                    out.put_u64(*digest);
+                }
             }
         }
         out.freeze()
@@ -96,7 +102,12 @@ impl SiteMessage {
             KIND_ALIVE => {
                 let (contained, told) = (Csn(take(input)?), Csn(take(input)?));
                 let incarnation = take(input)?;
-                SiteMessage::Alive { contained, told, incarnation, likeness: Likeness::take(input)? }
+                let likeness = Likeness::take(input)?;
+                let mut blocks = Vec::new();
+                while input.has_remaining() {
+                    blocks.push(Block { number: take(input)?, digest: take(input)? });
+                }
+                SiteMessage::Alive { contained, told, incarnation, likeness, blocks }
             }
             _ => return None,
         };
@@ -160,7 +171,13 @@ mod tests {
             SiteMessage::Place { epoch, place, id },
             SiteMessage::Writes { id, place, epoch, op, writes: some("w"), answer: some("") },
             SiteMessage::Failed { id, place, epoch, op, answer: some("no") },
-            SiteMessage::Alive { contained: place, told: Csn(78), incarnation: 5, likeness },
+            SiteMessage::Alive {
+                contained: place,
+                told: Csn(78),
+                incarnation: 5,
+                likeness,
+                blocks: Vec::new(),
+            },
         ] {
             let sent = message.encode();
             assert_eq!(SiteMessage::decode(sent.clone()), Some(message));
@@ -168,6 +185,9 @@ mod tests {
                 assert_eq!(SiteMessage::decode(sent.slice(..len)), None, "cut at {len}");
             }
         }
+        let blocks = vec![Block { number: 3, digest: 1 }, Block { number: 4, digest: 2 }];
+        let alive = SiteMessage::Alive { contained: place, told: place, incarnation: 5, likeness, blocks };
+        assert_eq!(SiteMessage::decode(alive.encode()), Some(alive));
         assert_eq!(SiteMessage::decode(some("\u{9}")), None);
     }
 }

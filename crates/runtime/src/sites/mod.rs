@@ -13,7 +13,8 @@
 //!   likeness.rs                                    what has to be the same at all
 //!       |     |
 //!   messages.rs  the log that all sites share      between sites
-//!   request.rs                                     what is asked of a transaction that has executed
+//!   request.rs                                     what is asked of all sites of a transaction
+//!   outcomes.rs                                    whether what all sites execute came to the same at each
 //! ```
 
 mod client;
@@ -22,6 +23,7 @@ mod database;
 mod freshness;
 mod likeness;
 mod messages;
+mod outcomes;
 pub mod peers;
 mod request;
 mod site;

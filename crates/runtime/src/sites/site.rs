@@ -40,6 +40,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::database::{Answer, ApplyError, Begin, Contained, Database, KEEP_ROWS, Ran};
 use super::likeness::Likeness;
 use super::messages::{SiteMessage, take_id};
+use super::outcomes::Outcomes;
 use super::request::{Asks, Request};
 use super::spoken::{Ask, Beginning, Kept, Said};
 use super::transaction::Transaction;
@@ -277,6 +278,8 @@ pub struct Site<'s> {
     /// Those that had no place when it was looked last, and when it is looked again.
     unplaced: HashSet<MessageId>,
     pass_on_at: Deadline,
+    /// What came of what all sites execute.
+    outcomes: Outcomes,
     /// Queries that are to see more than the database contains, by the place up to which.
     ahead: BTreeMap<Csn, Vec<Ahead>>,
     turns: VecDeque<Turn>,
@@ -431,6 +434,7 @@ impl Surroundings {
             pruned: Csn(0),
             unplaced: HashSet::new(),
             pass_on_at: Deadline::after(RESEND_AFTER),
+            outcomes: Outcomes::after(found_up_to),
             ahead: BTreeMap::new(),
             turns: VecDeque::new(),
             connected: HashSet::new(),

@@ -31,8 +31,9 @@ pub struct Transaction {
     pub not_before: Csn,
     /// Under which role and settings its statements are read ([`read_under`]), whatever settings it carries besides.
     pub read_under: u64,
-    /// Of an update: whether each site may execute all its statements, the reading ones included: none fails at one site and not at another.
-    pub is_alike_everywhere: bool,
+    /// Whether each site may execute all its statements: all write, and none fails by locks that others know nothing of. (What reads may fail for the plan that one
+    /// server has.)
+    pub only_writes: bool,
 }
 
 /// What is known of a statement beside its text.
@@ -64,7 +65,7 @@ impl Transaction {
         let path = path_of(&record, &catalogue);
         let manner = classifier.manner();
         let (mut access, mut parents) = (AccessSet::new(), AccessSet::new());
-        let (mut parts, mut change, mut is_alike_everywhere) = (Vec::new(), None, true);
+        let (mut parts, mut change, mut only_writes) = (Vec::new(), None, true);
         for write in &record.writes {
             let (sql, bind) = match &write.what {
                 What::Text(sql) => (sql.as_str(), None),
@@ -106,7 +107,7 @@ impl Transaction {
             }
             access.extend(touched);
             let is_shipped = changes(class);
-            is_alike_everywhere &= is_shipped || is_alike(class);
+            only_writes &= is_shipped && waits_for_locks(class);
             let runs_prepared = statement.frequent_form().is_some() && class.in_block.is_none();
             let has_constants_only = bind.is_none() && named.is_empty();
             let is_asked_for = has_constants_only && (is_shipped && statement.is_frequent() || runs_prepared);
@@ -120,15 +121,15 @@ impl Transaction {
         }
         let read_under = read_under(&record);
         let not_before = Csn(0);
-        Transaction { record, parts, access, parents, change, not_before, read_under, is_alike_everywhere }
+        Transaction { record, parts, access, parents, change, not_before, read_under, only_writes }
     }
 
     /// One of which nobody asks what it may touch.
     pub fn plain(record: Record, parts: Vec<Part>) -> Transaction {
         let (access, parents) = (AccessSet::new(), AccessSet::new());
         let read_under = read_under(&record);
-        let (change, not_before, is_alike_everywhere) = (None, Csn(0), false);
-        Transaction { record, parts, access, parents, change, not_before, read_under, is_alike_everywhere }
+        let (change, not_before, only_writes) = (None, Csn(0), false);
+        Transaction { record, parts, access, parents, change, not_before, read_under, only_writes }
     }
 
     /// What was written elsewhere, to be applied.
@@ -292,13 +293,10 @@ const PICKS: [&str; 16] = [
     "variance",
 ];
 
-/// Whether what does not write does not fail where it does not elsewhere: by what belongs to one server, or by locks of others there.
-fn is_alike(class: &Class) -> bool {
-    let effects = &class.effects;
-    let depends =
-        effects.reads_random || effects.reads_session || effects.reads_physical || effects.reads_catalogue;
+/// Whether it waits for what others hold: no NOWAIT is in it, as a word of any kind.
+fn waits_for_locks(class: &Class) -> bool {
     let mut words = class.text.split(|c: char| !c.is_alphanumeric() && c != '_');
-    !depends && !words.any(|word| word.eq_ignore_ascii_case("nowait"))
+    !words.any(|word| word.eq_ignore_ascii_case("nowait"))
 }
 
 /// Why what a query returns cannot be used by later statements of its transaction, which each site executes by itself.

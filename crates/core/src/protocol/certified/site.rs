@@ -453,7 +453,7 @@ impl Site {
     }
 
     /// What was executed here cannot be committed here any more. If it is to be, its writes are applied as those of others are. One that was to be executed in place and
-    /// cannot be is refused.
+    /// cannot be runs again here.
     pub(super) fn on_home_lost(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
         let is_decided = self.is_decided(txn);
         match self.updates.get_mut(&txn).map(|update| &mut update.state) {
@@ -465,7 +465,7 @@ impl Site {
                 return;
             }
             Some(State::Executing) => return self.run_again(txn, Csn(0), effects),
-            Some(State::InPlace) if !is_decided => return self.refuse(txn, effects),
+            Some(State::InPlace) if !is_decided => return self.run_again(txn, Csn(0), effects),
             _ => return,
         }
         if self.committing.iter().any(|next| next.txn == txn) {

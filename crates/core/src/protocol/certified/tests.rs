@@ -193,7 +193,7 @@ fn of_what_executes_in_place_only_that_execution_counts_and_only_if_it_fails() {
 }
 
 #[test]
-fn what_cannot_be_executed_in_place_is_refused() {
+fn what_cannot_be_executed_in_place_runs_again_when_what_it_missed_is_here() {
     let mut rig = rig(Commits::Ordered);
     rig.comes(T1, access(&[1], &[2]));
     rig.comes(T2, access(&[], &[2]));
@@ -202,8 +202,9 @@ fn what_cannot_be_executed_in_place_is_refused() {
     let again = in_place(T1, access(&[1], &[2]));
     rig.expect(&[execute(T1, 0), apply(B, T9), leave(T1), multicast(T1, again)]);
     rig.feed(home_lost(T1));
-    let [leave, refuse, forget] = refused(T1);
-    rig.expect(&[leave, refuse, forget, execute(T2, 0)]);
+    rig.expect(&[leave(T1)]);
+    rig.applied(B, T9);
+    rig.expect(&[Effect::Forget { txn: T9 }, execute(T1, 1)]);
 }
 
 #[test]

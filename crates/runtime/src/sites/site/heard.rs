@@ -54,7 +54,8 @@ impl Site<'_> {
                     _ => drop(self.early.insert(id, (node, message))),
                 }
             }
-            SiteMessage::Alive { contained, told, incarnation, likeness } => {
+            SiteMessage::Alive { contained, told, incarnation, likeness, blocks } => {
+                blocks.into_iter().for_each(|block| self.outcomes.hear(from.0, block));
                 // Whoever was there first goes on.
                 if (self.around.incarnation, self.around.this) > (incarnation, from.0)
                     && let Some(what) = self.around.likeness.differs_from(likeness)

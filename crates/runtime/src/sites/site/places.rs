@@ -96,8 +96,10 @@ impl Site<'_> {
     pub(super) fn on_tick(&mut self) {
         let (contained, told) = (self.floor, self.order.ordered_up_to());
         let (incarnation, likeness) = (self.around.incarnation, self.around.likeness);
-        let alive = SiteMessage::Alive { contained, told, incarnation, likeness };
+        let blocks = self.outcomes.to_say(contained);
+        let alive = SiteMessage::Alive { contained, told, incarnation, likeness, blocks };
         self.around.links.say(&Said::Site(alive.encode()));
+        self.compare_outcomes();
         let silent: Vec<NodeId> =
             self.heard.iter().filter(|(_, until)| until.has_passed()).map(|(node, _)| *node).collect();
         silent.into_iter().for_each(|node| self.lose(node));
@@ -119,6 +121,19 @@ impl Site<'_> {
                     tracing::warn!(%error, "forget old places");
                 }
             });
+        }
+    }
+
+    /// What all sites have executed must have come to the same.
+    fn compare_outcomes(&mut self) {
+        for (place, is_wrong) in self.outcomes.compare(self.around.sites.len() - 1) {
+            if is_wrong {
+                self.ended = Some(Ended::Diverged(format!(
+                    "what all sites execute has changed other rows here than at most others, at a place from {place} on: a statement has failed here alone, or does not do the same everywhere"
+                )));
+            } else {
+                tracing::error!(%place, "what all sites execute has changed other rows at some than at others, at a place from this one on; compare their databases");
+            }
         }
     }
 

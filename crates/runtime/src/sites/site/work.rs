@@ -43,7 +43,7 @@ impl Site<'_> {
             Effect::Multicast {
                 txn,
                 message: CoreMessage::Certified(certified::Message::InPlace { .. }),
-            } if self.open.get(&txn).is_some_and(|open| !open.transaction.is_alike_everywhere) => {
+            } if self.open.get(&txn).is_some_and(|open| !open.transaction.only_writes) => {
                 let replica = self.replica();
                 self.feed(Event::HomeLost { txn, replica });
             }
@@ -497,11 +497,11 @@ impl Site<'_> {
             Ok((ran, _)) => matches!(ran, Ran::Failed(_)),
             Err(error) => is_frame(error),
         };
-        let answer = match ran {
-            Ok((Ran::Done(answer) | Ran::Failed(answer), _)) => answer,
-            Ok((Ran::TooLarge, _)) => too_large(self.around.held_max, true),
+        let (answer, writes) = match ran {
+            Ok((Ran::Done(answer) | Ran::Failed(answer), writes)) => (answer, writes),
+            Ok((Ran::TooLarge, writes)) => (too_large(self.around.held_max, true), writes),
             Ok((Ran::NotBegun(why), _)) => return self.cannot_begin(&why),
-            Err(error) if has_failed => too_long_a_row(&error),
+            Err(error) if has_failed => (too_long_a_row(&error), Record::default()),
             Err(error) if !is_of_transaction(&error) => return self.begin_again(error.to_string()),
             Err(error) => {
                 tracing::debug!(%error, "an update is to be executed again in its turn");
@@ -518,7 +518,7 @@ impl Site<'_> {
             }
         };
         let Some(open) = self.open.get_mut(&txn) else { return };
-        (open.answer, open.lane) = (answer, lane);
+        (open.answer, open.writes, open.lane) = (answer, writes, lane);
         if !has_failed {
             return self.note_applied(txn);
         }
@@ -548,6 +548,10 @@ impl Site<'_> {
         }
         let Some(open) = self.open.get(&txn) else { return };
         let (place, is_shipped) = (open.place, open.is_shipped);
+        let is_symmetric = matches!(self.around.scheme, Scheme::WideArea(choice) if choice.execution == Execution::Symmetric);
+        if open.is_in_place() || is_symmetric && !is_shipped {
+            self.outcomes.note(place, open.writes.writes.iter().map(|write| write.rows));
+        }
         if open.is_in_place() {
             self.note_in_place();
         }
