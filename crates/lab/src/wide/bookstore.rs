@@ -63,6 +63,8 @@ impl Source for Visits {
             writes: registers,
             fails: false,
             fails_in_place: false,
+            // They read what they go by.
+            only_writes: false,
             work: Some(work),
             user: Some(user),
         }

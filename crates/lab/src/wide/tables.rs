@@ -54,6 +54,7 @@ impl Source for TenTables {
             writes,
             fails: false,
             fails_in_place: false,
+            only_writes: true,
             work: None,
             user: None,
         }

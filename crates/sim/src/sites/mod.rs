@@ -22,9 +22,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use onecopy_core::effect::Effect;
 use onecopy_core::map::HashMap;
+use onecopy_core::protocol::certified;
 use onecopy_core::{
     AccessSet, Begin, ClassId, Csn, Event, Instant, Message, NodeId, OpId, Place, Position, Protocol,
-    SessionId, Statement, StatementKind, TxnId,
+    ReplicaId, SessionId, Statement, StatementKind, TxnId,
 };
 use onecopy_workload::random::{self, Random};
 use thiserror::Error;
@@ -64,6 +65,8 @@ pub struct Arriving {
     pub fails: bool,
     /// Whether they do at its place in the order, if it comes to be executed there.
     pub fails_in_place: bool,
+    /// Whether all its statements write: others are not executed in place.
+    pub only_writes: bool,
     /// What it takes of a site's CPU; nothing for what all take.
     pub work: Option<Work>,
     /// The number of its user, who stays at one site; nothing for a site drawn at random.
@@ -558,6 +561,11 @@ impl<'a> Simulation<'a> {
     }
 
     fn multicast(&mut self, site: usize, txn: TxnId, message: Message) {
+        if matches!(message, Message::Certified(certified::Message::InPlace { .. }))
+            && !self.txns[txn.0 as usize].arriving.only_writes
+        {
+            return self.feed(site, Event::HomeLost { txn, replica: ReplicaId(site as u16) });
+        }
         let of = &mut self.txns[txn.0 as usize];
         of.requests += 1;
         // Each site forgets it, and commits it unless it fails. Where it is asked for once more, the others have forgotten the one before.

@@ -45,7 +45,9 @@ impl Source for Few {
         let access = written.chain(reads.iter().map(|register| of(register, Mode::Shared))).collect();
         let fails = self.fails && !writes.is_empty() && random::unit(&mut self.random) < 0.1;
         let fails_in_place = self.fails && random::unit(&mut self.random) < 0.1;
-        Arriving { access, reads, writes, fails, fails_in_place, work: None, user: None }
+        // Not drawn, so that what is planted shows in the same runs as before.
+        let only_writes = reads.len() != 4;
+        Arriving { access, reads, writes, fails, fails_in_place, only_writes, work: None, user: None }
     }
 }
 
@@ -156,8 +158,8 @@ struct Reader;
 impl Source for Reader {
     fn next(&mut self) -> Arriving {
         let (access, reads, writes) = (onecopy_core::AccessSet::new(), vec![0], Vec::new());
-        let (fails, fails_in_place) = (false, false);
-        Arriving { access, reads, writes, fails, fails_in_place, work: None, user: None }
+        let (fails, fails_in_place, only_writes) = (false, false, false);
+        Arriving { access, reads, writes, fails, fails_in_place, only_writes, work: None, user: None }
     }
 }
 

@@ -21,7 +21,8 @@
 //!
 //! An update that has executed in vain is multicast once more, to be *executed in place*: every site executes it at the place that it has then, as with
 //! [`symmetric`](super::wide_area::Execution::Symmetric) execution, and nobody can take that from it. So who reads or writes what many others write gets through. Its first place stays
-//! empty. What it may touch has to be known beforehand, as it is of transactions that come whole; it counts as written at that place by all sites, whether or not
+//! empty. What it may touch has to be known beforehand, as it is of transactions that come whole. (Who drives a site may find that one cannot be executed elsewhere, and says
+//! [`HomeLost`](Event::HomeLost): it runs again at its home.) It counts as written at that place by all sites, whether or not
 //! its statements turn out to fail there.
 //!
 //! An update is to read from one snapshot at its home, or what its failure shows may be of no instant. (What commits has been compared with everything since.)

@@ -18,6 +18,11 @@ use crate::server::Kind;
 impl Simulation<'_> {
     pub(super) fn carry_out(&mut self, site: usize, effect: Effect) {
         match effect {
+            Effect::Multicast { txn, message: Message::Certified(certified::Message::InPlace { .. }) }
+                if !self.only_writes(site, txn) =>
+            {
+                self.feed(site, Event::HomeLost { txn, replica: Self::replica(site) });
+            }
             Effect::Multicast { txn, message: Message::Certified(message) } => self.ask(site, txn, message),
             Effect::Multicast { txn, .. } => {
                 if let Some(id) = self.open(site, txn).and_then(|open| open.id) {
@@ -79,6 +84,11 @@ impl Simulation<'_> {
 
     fn open(&mut self, site: usize, txn: TxnId) -> Option<&mut Open> {
         self.sites[site].now.open.get_mut(&txn)
+    }
+
+    fn only_writes(&mut self, site: usize, txn: TxnId) -> bool {
+        let of = self.open(site, txn).map(|open| open.of);
+        of.is_some_and(|of| self.txns[of].arriving.only_writes)
     }
 
     fn replica(site: usize) -> ReplicaId {

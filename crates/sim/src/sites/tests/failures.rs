@@ -155,7 +155,8 @@ fn found_with(bug: Bug, family: Family) -> Option<(u64, String)> {
     // What is certified when it is ordered differs without any bug if a leader is lost.
     let leader_part = FAILING.leader_part.filter(|_| family != Family::Certified(Commits::Ordered));
     let failing = Failing { bug: Some(bug), leader_part, ..FAILING };
-    (0..60).find_map(|seed| {
+    // Some of them show seldom.
+    (0..600).find_map(|seed| {
         let run = run_failing_few(family, &failing, seed);
         if let Some(fault) = run.faults.first() {
             return Some((seed, fault.to_string()));
