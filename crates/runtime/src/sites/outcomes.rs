@@ -52,7 +52,7 @@ impl Outcomes {
     }
 
     /// What is to be said of blocks at whose places nothing can happen any more.
-    pub fn to_say(&mut self, contained: Csn) -> Vec<Block> {
+    pub fn says(&mut self, contained: Csn) -> Vec<Block> {
         let end = (contained.0 + 1) / PLACES;
         let first = self.unsaid.max(end.saturating_sub(KEPT as u64));
         self.unsaid = self.unsaid.max(end);
@@ -106,35 +106,35 @@ mod tests {
     fn a_block_is_said_once_and_when_nothing_can_happen_in_it_any_more() {
         let mut one = outcomes(&[(70, 1), (71, 2), (130, 1)]);
         let mut other = outcomes(&[(71, 2), (70, 1)]);
-        assert_eq!(one.to_say(Csn(126)), []);
-        let said = one.to_say(Csn(127));
-        assert_eq!(said, other.to_say(Csn(200))[..1]);
+        assert_eq!(one.says(Csn(126)), []);
+        let said = one.says(Csn(127));
+        assert_eq!(said, other.says(Csn(200))[..1]);
         assert_eq!((said.len(), said[0].number), (1, 1));
-        assert_eq!(one.to_say(Csn(127)), []);
+        assert_eq!(one.says(Csn(127)), []);
         // What was there before was not seen.
-        assert_eq!(Outcomes::after(Csn(70)).to_say(Csn(191)).len(), 1);
+        assert_eq!(Outcomes::after(Csn(70)).says(Csn(191)).len(), 1);
     }
 
     #[test]
     fn whoever_differs_from_more_than_it_agrees_with_is_wrong() {
-        let ends = |places: &[(u64, u64)]| outcomes(places).to_say(Csn(127))[0];
+        let ends = |places: &[(u64, u64)]| outcomes(places).says(Csn(127))[0];
         let (right, failed) = (ends(&[(70, 1), (71, 1)]), ends(&[(70, 1)]));
         let mut wrong = outcomes(&[(70, 1)]);
         wrong.hear(1, right);
         assert_eq!(wrong.compare(3), [], "it is not there itself");
-        wrong.to_say(Csn(127));
+        wrong.says(Csn(127));
         assert_eq!(wrong.compare(3), [], "it may be the other one");
         wrong.hear(2, right);
         assert_eq!(wrong.compare(3), [(Csn(64), true)]);
         assert_eq!(wrong.compare(3), [], "once");
         let mut one = outcomes(&[(70, 1), (71, 1)]);
-        one.to_say(Csn(127));
+        one.says(Csn(127));
         one.hear(1, right);
         one.hear(2, failed);
         assert_eq!(one.compare(2), [(Csn(64), false)]);
         // Of two nobody can say which one it is.
         let mut two = outcomes(&[(70, 1)]);
-        two.to_say(Csn(127));
+        two.says(Csn(127));
         two.hear(1, right);
         assert_eq!(two.compare(1), [(Csn(64), false)]);
     }

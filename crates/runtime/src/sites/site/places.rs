@@ -96,7 +96,7 @@ impl Site<'_> {
     pub(super) fn on_tick(&mut self) {
         let (contained, told) = (self.floor, self.order.ordered_up_to());
         let (incarnation, likeness) = (self.around.incarnation, self.around.likeness);
-        let blocks = self.outcomes.to_say(contained);
+        let blocks = self.outcomes.says(contained);
         let alive = SiteMessage::Alive { contained, told, incarnation, likeness, blocks };
         self.around.links.say(&Said::Site(alive.encode()));
         self.compare_outcomes();
