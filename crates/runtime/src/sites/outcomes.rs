@@ -2,7 +2,8 @@
 //! their signs of life.
 //!
 //! Statements are taken only if they do the same everywhere. But one may fail at one site alone, for its plan or its memory, and that site would take it for
-//! what happened everywhere. Whoever differs from more sites than it agrees with finds that here, some seconds later.
+//! what happened everywhere. Where most of all sites differ from one, and are alike, that one finds it here, once a block is full. What was under way when a site began anew, or when a sign of life
+//! was lost, is not compared.
 
 use std::collections::BTreeMap;
 
@@ -59,9 +60,7 @@ impl Outcomes {
         let blocks =
             (first..end).map(|number| Block { number, digest: *self.own.entry(number).or_default() });
         let blocks = blocks.collect();
-        while self.own.len() > KEPT {
-            self.own.pop_first();
-        }
+        self.own.retain(|number, _| number + KEPT as u64 >= end);
         blocks
     }
 
@@ -73,8 +72,8 @@ impl Outcomes {
         }
     }
 
-    /// Blocks in which sites differ, by their first places, and whether more of them differ from this one alike than agree with it. Each is told once: when it is known that this one is wrong, or all
-    /// others have been heard.
+    /// Blocks in which sites differ, by their first places, and whether most of all sites differ from this one, and are alike. Each is told once: when that is known, or all others have been
+    /// heard.
     pub fn compare(&mut self, others: usize) -> Vec<(Csn, bool)> {
         let mut different = Vec::new();
         let (seen, own) = (self.first..self.unsaid, &self.own);
@@ -82,7 +81,7 @@ impl Outcomes {
             let Some(own) = own.get(number).filter(|_| seen.contains(number)) else { return true };
             let like = |digest: &u64| said.values().filter(|other| *other == digest).count();
             let most = said.values().filter(|digest| *digest != own).map(like).max().unwrap_or(0);
-            let (is_wrong, is_whole) = (most > 1 + like(own), said.len() >= others);
+            let (is_wrong, is_whole) = (2 * most > others + 1, said.len() >= others);
             if is_wrong || is_whole && most > 0 {
                 different.push((Csn(number * PLACES), is_wrong));
             }
@@ -116,22 +115,30 @@ mod tests {
     }
 
     #[test]
-    fn whoever_differs_from_more_than_it_agrees_with_is_wrong() {
+    fn whoever_differs_from_most_is_wrong() {
         let ends = |places: &[(u64, u64)]| outcomes(places).says(Csn(127))[0];
         let (right, failed) = (ends(&[(70, 1), (71, 1)]), ends(&[(70, 1)]));
         let mut wrong = outcomes(&[(70, 1)]);
         wrong.hear(1, right);
-        assert_eq!(wrong.compare(3), [], "it is not there itself");
+        assert_eq!(wrong.compare(2), [], "it is not there itself");
         wrong.says(Csn(127));
-        assert_eq!(wrong.compare(3), [], "it may be the other one");
+        assert_eq!(wrong.compare(2), [], "it may be the other one");
         wrong.hear(2, right);
-        assert_eq!(wrong.compare(3), [(Csn(64), true)]);
-        assert_eq!(wrong.compare(3), [], "once");
+        assert_eq!(wrong.compare(2), [(Csn(64), true)]);
+        assert_eq!(wrong.compare(2), [], "once");
         let mut one = outcomes(&[(70, 1), (71, 1)]);
         one.says(Csn(127));
         one.hear(1, right);
         one.hear(2, failed);
         assert_eq!(one.compare(2), [(Csn(64), false)]);
+        // Whom it agrees with may only not have spoken yet.
+        let mut of_five = outcomes(&[(70, 1), (71, 1)]);
+        of_five.says(Csn(127));
+        of_five.hear(1, failed);
+        of_five.hear(2, failed);
+        assert_eq!(of_five.compare(4), []);
+        of_five.hear(3, failed);
+        assert_eq!(of_five.compare(4), [(Csn(64), true)]);
         // Of two nobody can say which one it is.
         let mut two = outcomes(&[(70, 1)]);
         two.says(Csn(127));

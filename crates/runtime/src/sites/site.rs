@@ -565,6 +565,7 @@ impl Site<'_> {
         }
         if is_update
             && self.is_certified()
+            && transaction.only_writes
             && let Some(failure) = too_long_in_place(&transaction)
         {
             // It may be gone.

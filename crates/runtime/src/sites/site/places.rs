@@ -96,7 +96,8 @@ impl Site<'_> {
     pub(super) fn on_tick(&mut self) {
         let (contained, told) = (self.floor, self.order.ordered_up_to());
         let (incarnation, likeness) = (self.around.incarnation, self.around.likeness);
-        let blocks = self.outcomes.says(contained);
+        // What is not stable may be lost, and others come to stand there.
+        let blocks = self.outcomes.says(contained.min(self.order.stable_up_to()));
         let alive = SiteMessage::Alive { contained, told, incarnation, likeness, blocks };
         self.around.links.say(&Said::Site(alive.encode()));
         self.compare_outcomes();
@@ -129,7 +130,7 @@ impl Site<'_> {
         for (place, is_wrong) in self.outcomes.compare(self.around.sites.len() - 1) {
             if is_wrong {
                 self.ended = Some(Ended::Diverged(format!(
-                    "what all sites execute has changed other rows here than at most others, at a place from {place} on: a statement has failed here alone, or does not do the same everywhere"
+                    "what all sites execute has changed other rows here than at most sites, at a place from {place} on: a statement has failed here alone, or does not do the same everywhere"
                 )));
             } else {
                 tracing::error!(%place, "what all sites execute has changed other rows at some than at others, at a place from this one on; compare their databases");
