@@ -1,4 +1,4 @@
-//! Certified: an update executes where its client is, and takes its place in the order when it has; whoever has read what is out of date by then is executed in place.
+//! Certified: an update executes where its client is, and takes its place in the order when it has; whoever has read what is out of date by then is executed in place, or runs again.
 //!
 //! Idea. Where nobody can say beforehand what a transaction will touch, no place in an order can be kept for it. So it executes first, on what is committed at its
 //! site. Then what it read and wrote is multicast, with its writes. Each site takes all of them in one order and comes to the same verdict: it commits unless
@@ -20,7 +20,7 @@
 //! executes to need what is ordered and not committed here waits for that; and one waits for another of its site that writes the same, as it would in the database.
 //!
 //! An update that has executed in vain is multicast once more, to be *executed in place*: every site executes it at the place that it has then, as with
-//! [`symmetric`](super::wide_area::Execution::Symmetric) execution, and nobody can take that from it. So who reads or writes what many others write gets through. Its first place stays
+//! [`symmetric`](super::wide_area::Execution::Symmetric) execution, and nobody can take that from it. So who writes what many others write gets through. Its first place stays
 //! empty. What it may touch has to be known beforehand, as it is of transactions that come whole. (Who drives a site may find that one cannot be executed elsewhere, and says
 //! [`HomeLost`](Event::HomeLost): it runs again at its home.) It counts as written at that place by all sites, whether or not
 //! its statements turn out to fail there.
