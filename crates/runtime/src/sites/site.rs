@@ -7,11 +7,13 @@
 //! - [`places`]: what the site that leads does, and what is done by the clock;
 //! - [`work`]: what the core wants done, and what came of it;
 //! - [`turns`]: commits in their turns, and what is applied before these;
+//! - [`in_place`]: what executes in its turn;
 //! - [`conversations`]: transactions whose statements come one by one;
 //! - [`ways`]: who is in whose way at the server.
 
 mod conversations;
 mod heard;
+mod in_place;
 mod places;
 mod turns;
 mod ways;
@@ -33,7 +35,7 @@ use onecopy_core::{
     AccessSet, ClassId, Csn, Epoch, Event, NodeId, OpId, ReplicaId, SessionId, Statement, StatementKind,
     TxnId,
 };
-use onecopy_log::consensus::{MESSAGE_LEN_MAX, NodeId as PeerId};
+use onecopy_log::consensus::NodeId as PeerId;
 use onecopy_log::{Log, MemberEvent};
 use tokio::sync::{mpsc, oneshot};
 
@@ -41,17 +43,16 @@ use super::database::{Answer, ApplyError, Begin, Contained, Database, KEEP_ROWS,
 use super::likeness::Likeness;
 use super::messages::{SiteMessage, take_id};
 use super::outcomes::Outcomes;
-use super::request::{Asks, Request};
+use super::request::Request;
 use super::spoken::{Ask, Beginning, Kept, Said};
 use super::transaction::Transaction;
 use super::{RETRY_PAUSE, Scheme, too_long};
 use crate::agent::History;
 use crate::classifier::Classifier;
 use crate::clock::{Clock, Deadline};
-use crate::errors::Failure;
 use crate::lane::{Lane, LaneError};
 use crate::nodes::links::Links;
-use crate::record::{Record, Write};
+use crate::record::Record;
 use crate::server::log::LogHistory;
 use onecopy_core::multicast::{MessageId, Order};
 use turns::Turn;
@@ -64,8 +65,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(1);
 const RESEND_AFTER: Duration = Duration::from_millis(1_000);
 /// Within so many places a message stands that is in the log twice.
 const TWICE_WITHIN: u64 = 10_000;
-/// Bytes of what an update may touch, for each access, about.
-const ACCESS_LEN_ABOUT: usize = 128;
 /// Between two timers of the core.
 const TIMER_PAUSE: Duration = Duration::from_millis(250);
 
@@ -566,7 +565,7 @@ impl Site<'_> {
         if is_update
             && self.is_certified()
             && transaction.only_writes
-            && let Some(failure) = too_long_in_place(&transaction)
+            && let Some(failure) = in_place::too_long(&transaction)
         {
             // It may be gone.
             let _ = answer.send(Answer::of_failure(&failure));
@@ -600,17 +599,6 @@ impl Site<'_> {
             let _ = client.send(answer);
         }
     }
-}
-
-/// Why an update could not be sent to be executed in place, if it is too long for that.
-fn too_long_in_place(transaction: &Transaction) -> Option<Failure> {
-    let Transaction { record, access, .. } = transaction;
-    let len: usize = record.writes.iter().map(Write::len).sum();
-    // Bytes are counted only where they may be too many.
-    if len + access.len() * ACCESS_LEN_ABOUT < MESSAGE_LEN_MAX / 2 {
-        return None;
-    }
-    too_long(&Request { asks: Asks::InPlace, access: access.clone() }.encode(record), 0)
 }
 
 fn begin_of(txn: TxnId, read_only: bool) -> CoreBegin {

@@ -3,11 +3,19 @@
 //! The order is certain, and locks of the server do not know of it: what is to be committed next may wait for somebody who comes later, or whose
 //! client thinks. Whoever is in the way of one that comes before it gives way.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use onecopy_core::{Event, TxnId};
+use tokio::sync::mpsc::UnboundedSender;
 
-use super::Site;
+use super::{Done, Site};
+use crate::sites::database::Database;
+
+/// After how long it is looked for whom something waits that is being applied, and how long it is at most until that is looked for again.
+const BLOCKED_PAUSE: Duration = Duration::from_millis(10);
+const BLOCKED_PAUSE_MAX: Duration = Duration::from_millis(160);
 
 impl Site<'_> {
     /// What is being applied waits for these processes of the server.
@@ -55,5 +63,42 @@ impl Site<'_> {
         self.leave(other);
         let replica = self.replica();
         self.feed(Event::HomeLost { txn: other, replica });
+    }
+}
+
+impl Site<'_> {
+    pub(super) fn watch(&self, txn: TxnId, pid: &Arc<AtomicU32>) -> Watch {
+        let (database, done) = (self.around.database.clone(), self.done.clone());
+        Watch { txn, pid: pid.clone(), database, done, is_needed: self.is_certified() }
+    }
+}
+
+/// Looks for whom something waits that is done in its turn.
+pub(super) struct Watch {
+    txn: TxnId,
+    pid: Arc<AtomicU32>,
+    database: Arc<Database>,
+    done: UnboundedSender<Done>,
+    /// Whether updates without a place could be in its way.
+    is_needed: bool,
+}
+
+impl Watch {
+    pub(super) async fn over<T>(self, doing: impl Future<Output = T>) -> T {
+        tokio::pin!(doing);
+        let mut look = BLOCKED_PAUSE;
+        loop {
+            tokio::select! {
+                result = &mut doing => return result,
+                () = tokio::time::sleep(look), if self.is_needed => {
+                    look = (2 * look).min(BLOCKED_PAUSE_MAX);
+                    // If that cannot be told, the server will say why.
+                    let by = self.database.blockers(self.pid.load(Ordering::Relaxed)).await.unwrap_or_default();
+                    if !by.is_empty() {
+                        let _ = self.done.send(Done::Blocked { txn: self.txn, by });
+                    }
+                }
+            }
+        }
     }
 }

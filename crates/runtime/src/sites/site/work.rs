@@ -1,7 +1,6 @@
 //! What the core wants done, and what came of it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use onecopy_core::event::Place;
@@ -12,7 +11,6 @@ use onecopy_core::protocol::{Position, certified};
 use onecopy_core::{Csn, Effect, Event, NodeId, OpId, Outcome, TxnId};
 use onecopy_log::consensus::MESSAGE_LEN_MAX;
 use onecopy_wire::sqlstate::SqlState;
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use super::{Done, Ended, Open, Pending, RESEND_AFTER, Site};
@@ -22,19 +20,16 @@ use crate::lane::{Lane, LaneError, is_going_away};
 use crate::nodes::links::Said;
 use crate::record::Record;
 use crate::sites::Scheme;
-use crate::sites::database::{Answer, ApplyError, Begin, Database, Ran};
+use crate::sites::database::{Answer, ApplyError, Begin, Ran};
 use crate::sites::messages::SiteMessage;
 use crate::sites::request::{Asks, Request};
 
 /// How often an update is executed again that its server gives up: for some minutes.
-const LOSSES_MAX: u32 = 200;
+pub(super) const LOSSES_MAX: u32 = 200;
 /// The longest pause between two of these.
 const LOST_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Before a statement whose connection was lost is executed again.
 const LOST_PAUSE: Duration = Duration::from_millis(20);
-/// After how long it is looked for whom something waits that is being applied, and how long it is at most until that is looked for again.
-const BLOCKED_PAUSE: Duration = Duration::from_millis(10);
-const BLOCKED_PAUSE_MAX: Duration = Duration::from_millis(160);
 
 /// What the core wants done.
 impl Site<'_> {
@@ -275,7 +270,7 @@ impl Site<'_> {
     }
 
     /// What is kept of an update's answer. Who executes it need not know what it returns, unless its client is here or hears it from here.
-    fn held_max(&self, id: Option<MessageId>) -> usize {
+    pub(super) fn held_max(&self, id: Option<MessageId>) -> usize {
         let is_told = id.is_none_or(|id| id.node == self.around.this)
             || matches!(self.around.scheme, Scheme::WideArea(choice) if choice.execution == Execution::PrimaryCopy);
         if is_told { self.around.held_max } else { 0 }
@@ -373,60 +368,6 @@ impl Site<'_> {
             let _ = done.send(Done::Applied { txn, result });
         });
     }
-
-    /// Executes an update in its turn: everything before it that it could meet is committed here.
-    pub(super) fn execute_in_place(&mut self, txn: TxnId) {
-        let Some(open) = self.open.get(&txn) else { return };
-        let (transaction, pid, pause) =
-            (open.transaction.clone(), open.pid.clone(), pause_after(open.losses));
-        let held_max = self.held_max(open.id);
-        let begin = Begin::Update { checks_at_once: self.around.classifier.has_deferrable() };
-        let (watch, done, database) =
-            (self.watch(txn, &pid), self.done.clone(), self.around.database.clone());
-        tokio::spawn(async move {
-            let executing = database.execute(None, &pid, &transaction, begin, held_max);
-            let (lane, ran) = watch.over(executing).await;
-            if ran.is_err() {
-                tokio::time::sleep(pause).await;
-            }
-            let _ = done.send(Done::ExecutedInPlace { txn, lane, ran });
-        });
-    }
-
-    fn watch(&self, txn: TxnId, pid: &Arc<AtomicU32>) -> Watch {
-        let (database, done) = (self.around.database.clone(), self.done.clone());
-        Watch { txn, pid: pid.clone(), database, done, is_needed: self.is_certified() }
-    }
-}
-
-/// Looks for whom something waits that is done in its turn.
-struct Watch {
-    txn: TxnId,
-    pid: Arc<AtomicU32>,
-    database: Arc<Database>,
-    done: UnboundedSender<Done>,
-    /// Whether updates without a place could be in its way.
-    is_needed: bool,
-}
-
-impl Watch {
-    async fn over<T>(self, doing: impl Future<Output = T>) -> T {
-        tokio::pin!(doing);
-        let mut look = BLOCKED_PAUSE;
-        loop {
-            tokio::select! {
-                result = &mut doing => return result,
-                () = tokio::time::sleep(look), if self.is_needed => {
-                    look = (2 * look).min(BLOCKED_PAUSE_MAX);
-                    // If that cannot be told, the server will say why.
-                    let by = self.database.blockers(self.pid.load(Ordering::Relaxed)).await.unwrap_or_default();
-                    if !by.is_empty() {
-                        let _ = self.done.send(Done::Blocked { txn: self.txn, by });
-                    }
-                }
-            }
-        }
-    }
 }
 
 /// What was done.
@@ -487,58 +428,11 @@ impl Site<'_> {
         }
     }
 
-    fn on_executed_in_place(
-        &mut self,
-        txn: TxnId,
-        lane: Option<Lane>,
-        ran: Result<(Ran, Record), LaneError>,
-    ) {
-        let has_failed = match &ran {
-            Ok((ran, _)) => matches!(ran, Ran::Failed(_)),
-            Err(error) => is_frame(error),
-        };
-        let (answer, writes) = match ran {
-            Ok((Ran::Done(answer) | Ran::Failed(answer), writes)) => (answer, writes),
-            Ok((Ran::TooLarge, writes)) => (too_large(self.around.held_max, true), writes),
-            Ok((Ran::NotBegun(why), _)) => return self.cannot_begin(&why),
-            Err(error) if has_failed => (too_long_a_row(&error), Record::default()),
-            Err(error) if !is_of_transaction(&error) => return self.begin_again(error.to_string()),
-            Err(error) => {
-                tracing::debug!(%error, "an update is to be executed again in its turn");
-                if self.gives_up(txn) {
-                    self.ended = Some(Ended::Stuck(format!(
-                        "its server has given up an update {LOSSES_MAX} times in its turn: {error}"
-                    )));
-                }
-                if let Some(open) = self.open.get_mut(&txn) {
-                    // It is rolled back.
-                    open.lane = lane;
-                }
-                return self.apply_again(txn, true);
-            }
-        };
-        let Some(open) = self.open.get_mut(&txn) else { return };
-        (open.answer, open.writes, open.lane) = (answer, writes, lane);
-        if !has_failed {
-            return self.note_applied(txn);
-        }
-        let op = open.in_place_op;
-        self.note_in_place();
-        self.drop_turn(txn);
-        let (replica, outcome) = (self.replica(), Outcome::Failed);
-        self.feed(Event::Executed { txn, op, replica, outcome, elapsed_ns: 0 });
-        self.commit_next();
-    }
-
     /// Elsewhere an update may be begun that cannot be here.
-    fn cannot_begin(&mut self, why: &str) {
+    pub(super) fn cannot_begin(&mut self, why: &str) {
         self.ended = Some(Ended::Stuck(format!(
             "an update cannot be begun here for its role or under its settings ({why}); make the roles and what settings name the same at all sites, and start it again"
         )));
-    }
-
-    fn note_in_place(&self) {
-        self.around.figures.in_place.fetch_add(1, Ordering::Relaxed);
     }
 
     fn on_committed(&mut self, txn: TxnId) {
@@ -677,12 +571,12 @@ pub(super) fn given_up() -> Failure {
 }
 
 /// Whether a message was too long to be read.
-fn is_frame(error: &LaneError) -> bool {
+pub(super) fn is_frame(error: &LaneError) -> bool {
     matches!(error, LaneError::Frame(_))
 }
 
 /// Before something is done again that was given up so often.
-fn pause_after(losses: u32) -> Duration {
+pub(super) fn pause_after(losses: u32) -> Duration {
     LOST_PAUSE.saturating_mul(1 << losses.min(6)).min(LOST_PAUSE_MAX)
 }
 
@@ -697,11 +591,11 @@ pub(super) fn is_of_transaction(error: &LaneError) -> bool {
 }
 
 /// It is so everywhere.
-fn too_long_a_row(error: &LaneError) -> Answer {
+pub(super) fn too_long_a_row(error: &LaneError) -> Answer {
     Answer::of_failure(&Failure::new(SqlState::PROGRAM_LIMIT_EXCEEDED, error.to_string()))
 }
 
-fn too_large(held_max: usize, is_committed: bool) -> Answer {
+pub(super) fn too_large(held_max: usize, is_committed: bool) -> Answer {
     let but = if is_committed { "; it was committed" } else { "" };
     let failure = Failure::new(
         SqlState::PROGRAM_LIMIT_EXCEEDED,
