@@ -337,6 +337,21 @@ mod tests {
     }
 
     #[test]
+    fn a_completion_that_something_sooner_has_put_off_is_not_expected_any_more() {
+        let mut server = Server::new(1, Discipline::Shared, 0);
+        server.arrive(Instant(0), Kind::Read, 100, "long");
+        assert_eq!(server.expect_completion(), Some(Instant(100)));
+        server.arrive(Instant(10), Kind::Read, 5, "short");
+        assert_eq!(server.expect_completion(), Some(Instant(20)));
+        assert!(server.is_expected(Instant(20)));
+        assert_eq!((server.complete(Instant(20)), server.complete(Instant(20))), (Some("short"), None));
+        assert_eq!(server.expect_completion(), Some(Instant(105)));
+        assert!(!server.is_expected(Instant(100)));
+        assert_eq!(server.expect_completion(), None, "it is on the calendar");
+        assert!(server.is_expected(Instant(105)));
+    }
+
+    #[test]
     fn a_job_that_goes_on_is_not_overtaken() {
         let mut server = Server::new(1, Discipline::Queued, 0);
         server.arrive(Instant(0), Kind::Write, 100, "first");

@@ -44,8 +44,8 @@ impl Source for Few {
         let written = writes.iter().map(|register| of(register, Mode::NoKeyExclusive));
         let access = written.chain(reads.iter().map(|register| of(register, Mode::Shared))).collect();
         let fails = self.fails && !writes.is_empty() && random::unit(&mut self.random) < 0.1;
-        let fails_in_place = self.fails && random::unit(&mut self.random) < 0.1;
-        // Not drawn, so that what is planted shows in the same runs as before.
+        // Not drawn, so that runs of what knows nothing of this stay as they were.
+        let fails_in_place = self.fails && reads.contains(&3);
         let only_writes = reads.len() != 4;
         Arriving { access, reads, writes, fails, fails_in_place, only_writes, work: None, user: None }
     }
