@@ -492,7 +492,11 @@ mod tests {
         assert_eq!(
             asked("cas-06"),
             all_but(&[
-                "locks-count",
+                "queued",
+                "own-peaks",
+                "large-bookstore",
+                "whole-items",
+                "writes-count",
                 "bracketed-pages",
                 "on-tables",
                 "measured-apply",
@@ -509,10 +513,12 @@ mod tests {
             [
                 "slow-middleware",
                 "dear-applies",
+                "dear-queries",
                 "short-bursts",
                 "long-bursts",
                 "far-sites",
                 "heavy-writes",
+                "slow-links",
                 "sequencer",
                 "one-by-one",
                 "few-connections",
@@ -524,7 +530,11 @@ mod tests {
         assert_eq!(
             asked("invalidation-18"),
             all_but(&[
-                "locks-count",
+                "shared",
+                "users-of-four",
+                "small-bookstore",
+                "whole-items",
+                "writes-count",
                 "memory",
                 "ten-tables",
                 "half-conflicts",
@@ -542,7 +552,12 @@ mod tests {
         assert_eq!(
             asked("dv-04"),
             all_but(&[
-                "locks-count",
+                "queued",
+                "own-peaks",
+                "large-bookstore",
+                "small-bookstore",
+                "whole-items",
+                "writes-count",
                 "ten-tables",
                 "light-admin",
                 "free-carts",
@@ -557,7 +572,11 @@ mod tests {
         assert_eq!(
             asked("cas-42"),
             all_but(&[
-                "locks-count",
+                "queued",
+                "own-peaks",
+                "large-bookstore",
+                "whole-items",
+                "writes-count",
                 "half-conflicts",
                 "quarter-conflicts",
                 "few-conflicts",

@@ -31,8 +31,8 @@ use crate::wide::WideError;
 /// The mean think time of all three sites, in seconds.
 const THINK_S: f64 = 7.0;
 
-/// With [`Variation::FewUsers`] there are half as many users as saturate so many databases, those of the paper that is about peers.
-const FEW_USERS_OF: u16 = 4;
+/// With [`Variation::UsersOfFour`] there are as many users as saturate so many databases, those of the paper that is about peers.
+const FOUR: u16 = 4;
 
 /// How long a single user is watched on an idle database to learn how long an interaction takes, in virtual seconds.
 const IDLE_S: u64 = 20_000;
@@ -138,8 +138,8 @@ pub fn run_all(
     let whole = Singles::missing(&needed.whole, effort.seeds, results);
     let wide = Singles::missing(&needed.wide, effort.seeds, results);
 
-    let mixes: BTreeSet<Mix> = jobs.iter().map(|experiment| experiment.mix).collect();
-    let lab = Lab { effort, sites: sites(&mixes, effort)? };
+    let shops: BTreeSet<Shop> = jobs.iter().flat_map(|experiment| Shop::all_of(experiment)).collect();
+    let lab = Lab { effort, sites: sites(&shops, effort)? };
     let (next, results, failure) = (AtomicUsize::new(0), Mutex::new(results), Mutex::new(None));
     let run_next = || {
         let single = || whole.run_next(&results, progress).or_else(|| wide.run_next(&results, progress));
@@ -168,7 +168,32 @@ pub fn run_all(
 
 struct Lab<'a> {
     effort: &'a Effort,
-    sites: BTreeMap<Mix, Site>,
+    sites: BTreeMap<Shop, Site>,
+}
+
+/// A site, and its size.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Shop {
+    mix: Mix,
+    /// With [`Variation::SmallBookstore`].
+    is_small: bool,
+}
+
+impl Shop {
+    /// That of an experiment.
+    fn of(experiment: &Experiment) -> Shop {
+        Shop { mix: experiment.mix, is_small: experiment.has(Variation::SmallBookstore) }
+    }
+
+    /// That by which it is said how many users there are, if all systems have the same: shopping is what the benchmark itself counts first.
+    fn of_users(experiment: &Experiment) -> Shop {
+        let mix = experiment.mix.bookstore().map_or(experiment.mix, |_| Mix::TpcwShopping);
+        Shop { mix, ..Shop::of(experiment) }
+    }
+
+    fn all_of(experiment: &Experiment) -> [Shop; 2] {
+        [Shop::of(experiment), Shop::of_users(experiment)]
+    }
 }
 
 /// A workload with its costs, and how long an interaction takes on an idle database, in seconds.
@@ -187,10 +212,12 @@ enum Loaded {
 
 impl Loaded {
     /// The site of a mix, as large as the papers'.
-    fn new(mix: Mix) -> Loaded {
+    fn new(Shop { mix, is_small }: Shop) -> Loaded {
         match (mix, mix.bookstore()) {
             (_, Some(name)) => {
-                let scale = tpcw::Scale::new(100_000, 100).expect("it is one of the benchmark's");
+                // Items, and browsers: of each there are 2,880 customers.
+                let (items, browsers) = if is_small { (10_000, 50) } else { (100_000, 100) };
+                let scale = tpcw::Scale::new(items, browsers).expect("it is one of the benchmark's");
                 Loaded::Bookstore(Bookstore::new(name, scale))
             }
             (Mix::BulletinBoard, None) => {
@@ -232,15 +259,15 @@ impl Loaded {
     }
 }
 
-fn sites(mixes: &BTreeSet<Mix>, effort: &Effort) -> Result<BTreeMap<Mix, Site>, LabError> {
+fn sites(shops: &BTreeSet<Shop>, effort: &Effort) -> Result<BTreeMap<Shop, Site>, LabError> {
     let mut sites = BTreeMap::new();
-    for &mix in mixes {
-        let loaded = Loaded::new(mix);
+    for &shop in shops {
+        let (mix, loaded) = (shop.mix, Loaded::new(shop));
         let workload = &loaded.copy(&alone(mix, &BTreeSet::new())).catalogue().name;
         let profile = Profile::named("2003", workload)
             .ok_or_else(|| LabError::NoProfile(format!("2003 for {workload}")))?;
         let idle_s = idle_s(mix, &loaded, &BTreeSet::new(), &profile, effort)?;
-        sites.insert(mix, Site { loaded, profile, idle_s });
+        sites.insert(shop, Site { loaded, profile, idle_s });
     }
     Ok(sites)
 }
@@ -300,8 +327,8 @@ fn measure(
     figures(experiment, outcome)
 }
 
-/// The table that all peers have, though it is written: pages show whichever of its rows, and join with it.
-const NEVER_DIVIDED: &str = "item";
+/// The table that all peers have with [`Variation::WholeItems`], though it is written: pages show whichever of its rows, and join with it.
+const ITEMS: &str = "item";
 
 /// Parts of a table with [`Variation::CutTables`].
 const GRANULES: u16 = 16;
@@ -315,15 +342,16 @@ fn columns_of_keys(catalogue: &Catalogue) -> impl Iterator<Item = (TableId, Colu
     })
 }
 
-/// What runs, as an experiment names it. Peers that divide tables divide what is written, but for the items.
+/// What runs, as an experiment names it. Peers that divide tables divide all that are written; what nobody writes is the same everywhere, so nobody need agree on it either.
 fn protocol(experiment: &Experiment, catalogue: &Catalogue) -> Box<dyn Protocol> {
     if !experiment.is_of_peers() {
         let protocol = apart_by_name(experiment.system, usize::from(experiment.replicas), Csn(0));
         return protocol.expect("an experiment has a system that is there");
     }
-    let written = catalogue.written().into_iter();
-    let divided = written.filter(|table| catalogue.table(*table).name != NEVER_DIVIDED);
-    let divided: Divisions = divided.map(|table| (table_id(table), Division::Clients)).collect();
+    let tables = (0..).zip(&catalogue.tables);
+    let divided = tables.filter(|(_, table)| !experiment.has(Variation::WholeItems) || table.name != ITEMS);
+    let divided: Divisions =
+        divided.map(|(place, _)| (table_id(TableIndex(place)), Division::Clients)).collect();
     let granules = match experiment.has(Variation::CutTables) {
         true => Granules::new(GRANULES, columns_of_keys(catalogue)),
         false => Granules::default(),
@@ -337,6 +365,14 @@ fn figures(experiment: &Experiment, outcome: Outcome) -> Result<Measured, LabErr
 }
 
 impl Lab<'_> {
+    /// How long an interaction of a site takes in an experiment's idle cluster, in seconds.
+    fn idle_s(&self, shop: Shop, experiment: &Experiment) -> Result<f64, LabError> {
+        let site = &self.sites[&shop];
+        let catalogue = site.loaded.copy(experiment);
+        let profile = profile(&site.profile, &experiment.variations, catalogue.catalogue());
+        idle_s(shop.mix, &site.loaded, &experiment.variations, &profile, self.effort)
+    }
+
     /// The first seed climbs to the peak; each later one looks around the users with which the one before it had its peak: so
     /// the outcome of all is the same whatever was run elsewhere.
     fn run(
@@ -346,20 +382,19 @@ impl Lab<'_> {
         stop: &AtomicBool,
         progress: &dyn Progress,
     ) -> Result<(), LabError> {
-        let site = &self.sites[&experiment.mix];
+        let site = &self.sites[&Shop::of(experiment)];
         let profile =
             profile(&site.profile, &experiment.variations, site.loaded.copy(experiment).catalogue());
         // Where a climb begins does not decide where it ends.
-        let is_fixed = experiment.has(Variation::SameUsers) || experiment.has(Variation::FewUsers);
-        let idle_s = if is_fixed {
-            idle_s(experiment.mix, &site.loaded, &experiment.variations, &profile, self.effort)?
-        } else {
-            site.idle_s
-        };
-        let saturating = |replicas| saturating_users(replicas, experiment.speed, THINK_S, idle_s);
-        let mut start = match experiment.has(Variation::FewUsers) {
-            true => saturating(FEW_USERS_OF) / 2,
-            false => saturating(experiment.replicas),
+        let [same, few, of_four] = [Variation::SameUsers, Variation::FewUsers, Variation::UsersOfFour]
+            .map(|how| experiment.has(how));
+        let is_fixed = same || few || of_four;
+        let saturating = |replicas, idle_s| saturating_users(replicas, experiment.speed, THINK_S, idle_s);
+        let mut start = match () {
+            () if few => saturating(FOUR, self.idle_s(Shop::of_users(experiment), experiment)?) / 2,
+            () if of_four => saturating(FOUR, self.idle_s(Shop::of_users(experiment), experiment)?),
+            () if same => saturating(experiment.replicas, self.idle_s(Shop::of(experiment), experiment)?),
+            () => saturating(experiment.replicas, site.idle_s),
         };
         for seed in 0..self.effort.seeds {
             let known = results.lock().expect("nobody panics with it").get(experiment, seed).copied();
@@ -427,7 +462,7 @@ mod tests {
     #[test]
     fn a_run_in_which_a_fault_showed_itself_has_no_figures() {
         let experiment = of("eager", 1);
-        let site = Loaded::new(experiment.mix);
+        let site = Loaded::new(Shop::of(&experiment));
         let profile = Profile::named("2003", "tpcw").expect("it is there");
         let effort = Effort { warm_up_s: 1, measured_s: 1, ..Effort::quick() };
         let alone = setup(&experiment, &effort, &profile, 0, 1);

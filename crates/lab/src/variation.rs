@@ -16,6 +16,8 @@ pub enum Variation {
     Shared,
     /// Databases let what writes overtake what reads.
     WritesFirst,
+    /// Databases serve one statement after the other, first come, first served.
+    Queued,
     /// Decisions are durable at once, without a disk.
     Memory,
     /// The bookstore's carts lie in tables of their own.
@@ -44,10 +46,20 @@ pub enum Variation {
     Uneven,
     /// Every system has as many users as would just saturate its databases if nothing ever waited.
     SameUsers,
-    /// Every system, with however many databases, has half as many users as would saturate four of them.
+    /// Every system, with however many databases, has as many users as would just saturate four of them, when shopping, if nothing ever waited.
+    UsersOfFour,
+    /// Half as many.
     FewUsers,
-    /// Under locks, whoever asks for a table counts as writing it: to read one takes messages, too.
-    LocksCount,
+    /// Every system has as many users as serve it best.
+    OwnPeaks,
+    /// The bookstore has 10,000 items, not 100,000, and what searches among them reads a tenth.
+    SmallBookstore,
+    /// It has 100,000.
+    LargeBookstore,
+    /// `partitioned` does not divide the items.
+    WholeItems,
+    /// Under locks, only who writes counts as writing, not whoever asks for a table.
+    WritesCount,
     /// `onecopy` counts conflicts on whole tables, as the other systems do.
     OnTables,
     /// At `onecopy`'s databases, applying a write costs as much of executing it as was measured.
@@ -84,6 +96,8 @@ pub enum Variation {
     SlowMiddleware,
     /// At sites, to apply what an update wrote costs as much as to execute it.
     DearApplies,
+    /// At sites, a query takes 40 ms, and an update 10.
+    DearQueries,
     /// A site may send two messages while it has the token.
     ShortBursts,
     /// A site may send two hundred.
@@ -92,6 +106,8 @@ pub enum Variation {
     FarSites,
     /// A message with what an update wrote takes 20 ms of a site's CPU, as its statements do.
     HeavyWrites,
+    /// A message occupies its sender's link for some time for each receiver, and the token waits behind it.
+    SlowLinks,
     /// The first site numbers messages, in the place of a token that goes around.
     Sequencer,
     /// A site does one thing after the other, so messages and the token wait behind statements.
@@ -103,6 +119,19 @@ pub enum Variation {
     /// What sites do takes as long as on the machine that this was developed on.
     ThisMachine,
 }
+
+/// How databases serve.
+const DISCIPLINES: [Variation; 3] = [Variation::Shared, Variation::WritesFirst, Variation::Queued];
+
+/// How many users there are.
+const USERS: [Variation; 4] =
+    [Variation::SameUsers, Variation::UsersOfFour, Variation::FewUsers, Variation::OwnPeaks];
+
+/// Reads of the bookstore that cost more than this, in milliseconds, search among all items.
+const SEARCH_MS: f64 = 50.0;
+
+/// What they cost with [`Variation::SmallBookstore`], which has a tenth of the items.
+const SMALL_FACTOR: f64 = 0.1;
 
 /// What the administrators' heavy read costs with [`Variation::LightAdmin`]: as much as the books of a page, in milliseconds.
 const LIGHT_ADMIN_MS: f64 = 20.0;
@@ -122,9 +151,10 @@ const SHORT_READ_MS: f64 = 50.0;
 
 impl Variation {
     /// All of them.
-    pub const ALL: [Variation; 45] = [
+    pub const ALL: [Variation; 53] = [
         Variation::Shared,
         Variation::WritesFirst,
+        Variation::Queued,
         Variation::Memory,
         Variation::TenTables,
         Variation::HalfConflicts,
@@ -139,8 +169,13 @@ impl Variation {
         Variation::BracketedPages,
         Variation::Uneven,
         Variation::SameUsers,
+        Variation::UsersOfFour,
         Variation::FewUsers,
-        Variation::LocksCount,
+        Variation::OwnPeaks,
+        Variation::SmallBookstore,
+        Variation::LargeBookstore,
+        Variation::WholeItems,
+        Variation::WritesCount,
         Variation::OnTables,
         Variation::MeasuredApply,
         Variation::CutTables,
@@ -159,10 +194,12 @@ impl Variation {
         Variation::KnownCustomers,
         Variation::SlowMiddleware,
         Variation::DearApplies,
+        Variation::DearQueries,
         Variation::ShortBursts,
         Variation::LongBursts,
         Variation::FarSites,
         Variation::HeavyWrites,
+        Variation::SlowLinks,
         Variation::Sequencer,
         Variation::OneByOne,
         Variation::FewConnections,
@@ -176,6 +213,7 @@ impl Variation {
         match self {
             Variation::Shared => "shared",
             Variation::WritesFirst => "writes-first",
+            Variation::Queued => "queued",
             Variation::Memory => "memory",
             Variation::TenTables => "ten-tables",
             Variation::HalfConflicts => "half-conflicts",
@@ -191,7 +229,12 @@ impl Variation {
             Variation::Uneven => "uneven",
             Variation::SameUsers => "same-users",
             Variation::FewUsers => "few-users",
-            Variation::LocksCount => "locks-count",
+            Variation::UsersOfFour => "users-of-four",
+            Variation::OwnPeaks => "own-peaks",
+            Variation::SmallBookstore => "small-bookstore",
+            Variation::LargeBookstore => "large-bookstore",
+            Variation::WholeItems => "whole-items",
+            Variation::WritesCount => "writes-count",
             Variation::OnTables => "on-tables",
             Variation::MeasuredApply => "measured-apply",
             Variation::CutTables => "cut-tables",
@@ -210,10 +253,12 @@ impl Variation {
             Variation::KnownCustomers => "known-customers",
             Variation::SlowMiddleware => "slow-middleware",
             Variation::DearApplies => "dear-applies",
+            Variation::DearQueries => "dear-queries",
             Variation::ShortBursts => "short-bursts",
             Variation::LongBursts => "long-bursts",
             Variation::FarSites => "far-sites",
             Variation::HeavyWrites => "heavy-writes",
+            Variation::SlowLinks => "slow-links",
             Variation::Sequencer => "sequencer",
             Variation::OneByOne => "one-by-one",
             Variation::FewConnections => "few-connections",
@@ -231,10 +276,11 @@ impl Variation {
     /// Two of these that cannot be had together: of two ways to serve, or two shares of conflicts, an experiment has one.
     #[must_use]
     pub fn contradiction(variations: &[Variation]) -> Option<[Variation; 2]> {
-        let alternatives: [&[Variation]; 5] = [
-            &[Variation::Shared, Variation::WritesFirst],
+        let alternatives: [&[Variation]; 6] = [
+            &DISCIPLINES,
             &[Variation::HalfConflicts, Variation::QuarterConflicts, Variation::FewConflicts],
-            &[Variation::SameUsers, Variation::FewUsers],
+            &USERS,
+            &[Variation::SmallBookstore, Variation::LargeBookstore],
             &[Variation::DrawnAnew, Variation::MeanDurations],
             &[Variation::ShortBursts, Variation::LongBursts, Variation::Sequencer],
         ];
@@ -250,6 +296,7 @@ impl Variation {
         match self {
             Variation::Shared => "databases share their CPUs among all statements",
             Variation::WritesFirst => "databases let writes overtake reads",
+            Variation::Queued => "databases serve one statement after the other",
             Variation::Memory => "decisions are durable without a disk",
             Variation::TenTables => "carts in tables of their own",
             Variation::HalfConflicts => "half of the conflicts count",
@@ -264,8 +311,17 @@ impl Variation {
             Variation::BracketedPages => "pages that change nothing are transactions",
             Variation::Uneven => "times at databases drawn at random",
             Variation::SameUsers => "each system with as many users as saturate idle databases",
-            Variation::FewUsers => "each system with half as many users as saturate four idle databases",
-            Variation::LocksCount => "with locks, whoever asks for a table counts as writing it",
+            Variation::UsersOfFour => {
+                "each system with as many users as saturate four idle databases when shopping"
+            }
+            Variation::FewUsers => {
+                "each system with half as many users as saturate four idle databases when shopping"
+            }
+            Variation::OwnPeaks => "each system with as many users as serve it best",
+            Variation::SmallBookstore => "10,000 items in the bookstore",
+            Variation::LargeBookstore => "100,000 items in the bookstore",
+            Variation::WholeItems => "the items are not divided",
+            Variation::WritesCount => "with locks, only who writes counts as writing",
             Variation::OnTables => "onecopy counts conflicts on whole tables",
             Variation::CutTables => "peers take tables in sixteen parts",
             Variation::MeasuredApply => "applying a write costs 0.70 of executing it",
@@ -284,10 +340,14 @@ impl Variation {
             Variation::KnownCustomers => "chains know which customer has a name",
             Variation::SlowMiddleware => "the middleware takes 5 ms for each message and the token",
             Variation::DearApplies => "to apply costs as much as to execute",
+            Variation::DearQueries => "a query takes 40 ms, and an update 10",
             Variation::ShortBursts => "two messages for each turn of the token",
             Variation::LongBursts => "two hundred messages for each turn of the token",
             Variation::FarSites => "each message takes 50 ms from site to site",
             Variation::HeavyWrites => "a message with writes takes 20 ms of a site's CPU",
+            Variation::SlowLinks => {
+                "a message occupies a site's link for 3.5 ms for each receiver, writes for 6.5"
+            }
             Variation::Sequencer => "the first site numbers messages",
             Variation::OneByOne => "a site does one thing after the other, messages too",
             Variation::FewConnections => "a site executes four transactions at a time",
@@ -296,8 +356,8 @@ impl Variation {
         }
     }
 
-    /// Changes an experiment; one that is about the very thing, or has nothing to do with it, stays as it is. Of two ways to
-    /// serve the later one counts.
+    /// Changes an experiment; one that is about the very thing, or has nothing to do with it, stays as it is. Of alternatives
+    /// the later one counts.
     pub fn apply(self, experiment: &mut Experiment) {
         let is_bookstore = experiment.mix.bookstore().is_some();
         let concerns = match self {
@@ -310,11 +370,20 @@ impl Variation {
             Variation::HalfConflicts => less_conflicts(experiment, 50),
             Variation::QuarterConflicts => less_conflicts(experiment, 25),
             Variation::FewConflicts => less_conflicts(experiment, 1),
-            Variation::Shared | Variation::WritesFirst => {
-                experiment.variations.remove(&Variation::Shared);
-                experiment.variations.remove(&Variation::WritesFirst);
-                true
+            Variation::Shared | Variation::WritesFirst | Variation::Queued => {
+                experiment.variations.retain(|other| !DISCIPLINES.contains(other));
+                self != Variation::Queued
             }
+            Variation::SameUsers | Variation::UsersOfFour | Variation::FewUsers | Variation::OwnPeaks => {
+                experiment.variations.retain(|other| !USERS.contains(other));
+                self != Variation::OwnPeaks
+            }
+            Variation::SmallBookstore => is_bookstore,
+            Variation::LargeBookstore => {
+                experiment.variations.remove(&Variation::SmallBookstore);
+                false
+            }
+            Variation::WholeItems => experiment.system == "partitioned",
             Variation::TenTables => is_bookstore && !experiment.is_of_peers(),
             Variation::LightAdmin | Variation::FreeCarts | Variation::LongOrders => is_bookstore,
             Variation::LongUpdates => experiment.mix != Mix::BulletinBoard,
@@ -323,13 +392,9 @@ impl Variation {
             Variation::CutTables => experiment.is_of_peers() && experiment.system != "weak",
             Variation::HeldUpdates => experiment.has_table_locks(),
             Variation::AskingReads => experiment.system == "fixed_conflict" && is_bookstore,
-            Variation::SlowNetwork
-            | Variation::ShortReads
-            | Variation::Uneven
-            | Variation::SameUsers
-            | Variation::FewUsers => true,
+            Variation::SlowNetwork | Variation::ShortReads | Variation::Uneven => true,
             // They are about what is counted, about whole transactions and about sites.
-            Variation::LocksCount
+            Variation::WritesCount
             | Variation::RowsWritten
             | Variation::NoDiscount
             | Variation::UndiscountedRatios
@@ -342,10 +407,12 @@ impl Variation {
             | Variation::KnownCustomers
             | Variation::SlowMiddleware
             | Variation::DearApplies
+            | Variation::DearQueries
             | Variation::ShortBursts
             | Variation::LongBursts
             | Variation::FarSites
             | Variation::HeavyWrites
+            | Variation::SlowLinks
             | Variation::Sequencer
             | Variation::OneByOne
             | Variation::FewConnections
@@ -358,11 +425,11 @@ impl Variation {
     }
 
     /// Changes what is asked of an experiment.
-    pub fn apply_to_metric(self, metric: &mut Metric, experiment: &Experiment) {
-        if self == Variation::LocksCount && experiment.has_peer_locks() {
+    pub fn apply_to_metric(self, metric: &mut Metric) {
+        if self == Variation::WritesCount {
             *metric = match *metric {
-                Metric::WriteWaiting => Metric::Waiting,
-                Metric::SharedWrites => Metric::SharedAccesses,
+                Metric::LockWaiting => Metric::WriteWaiting,
+                Metric::SharedLocks => Metric::SharedWrites,
                 other => other,
             };
         }
@@ -372,10 +439,12 @@ impl Variation {
     pub fn apply_to_wide(self, experiment: &mut WideExperiment) {
         if let Variation::SlowMiddleware
         | Variation::DearApplies
+        | Variation::DearQueries
         | Variation::ShortBursts
         | Variation::LongBursts
         | Variation::FarSites
         | Variation::HeavyWrites
+        | Variation::SlowLinks
         | Variation::Sequencer
         | Variation::OneByOne
         | Variation::FewConnections
@@ -458,6 +527,9 @@ pub(crate) fn profile(plain: &Profile, variations: &BTreeSet<Variation>, catalog
         }
         if variations.contains(&Variation::LongOrders) && statement.id.starts_with("buyc.order.") {
             *cost_ms *= LONG_ORDERS_FACTOR;
+        }
+        if variations.contains(&Variation::SmallBookstore) && *cost_ms > SEARCH_MS {
+            *cost_ms *= SMALL_FACTOR;
         }
         if variations.contains(&Variation::ShortReads) {
             *cost_ms = cost_ms.min(SHORT_READ_MS);
@@ -551,6 +623,20 @@ mod tests {
         assert_eq!(experiment.discipline(), Discipline::Shared);
         Variation::WritesFirst.apply(&mut experiment);
         assert_eq!(experiment.discipline(), Discipline::WritesFirst);
+        Variation::Queued.apply(&mut experiment);
+        assert_eq!(experiment.discipline(), Discipline::Queued);
+    }
+
+    #[test]
+    fn what_the_cluster_of_a_paper_has_can_be_taken_from_it() {
+        let plain = of("invalidation", 4);
+        let mut experiment = plain.clone().of_invalidation();
+        let expected = [Variation::Shared, Variation::UsersOfFour, Variation::SmallBookstore];
+        assert_eq!(experiment.variations, BTreeSet::from(expected));
+        for other in [Variation::Queued, Variation::OwnPeaks, Variation::LargeBookstore] {
+            other.apply(&mut experiment);
+        }
+        assert_eq!(experiment, plain);
     }
 
     #[test]
@@ -581,6 +667,9 @@ mod tests {
         let short: Vec<String> = changed(Variation::ShortReads).into_iter().map(|(id, _)| id).collect();
         assert!(short.contains(&"bess.list.items".to_owned()), "{short:?}");
         assert!(short.iter().all(|id| plain.statements_ms[id] > 50.0), "{short:?}");
+        let small = changed(Variation::SmallBookstore);
+        assert!(small.iter().all(|(_, factor)| (factor - 0.1).abs() < 1e-9), "{small:?}");
+        assert_eq!(small.into_iter().map(|(id, _)| id).collect::<Vec<_>>(), short);
         assert_eq!(changed(Variation::Shared), []);
     }
 }

@@ -2,8 +2,9 @@
 
 use super::{Curve, Figure};
 use crate::effort::Effort;
-use crate::experiment::{Experiment, Metric, Mix};
+use crate::experiment::{Metric, Mix};
 use crate::quantity::Quantity;
+use crate::questions::invalidation::{figure, peak};
 use crate::results::Results;
 use crate::statistics::Estimate;
 use crate::variation::Variation;
@@ -39,11 +40,12 @@ const PLANS: [Plan; 7] = [
 
 /// Those of which something is known.
 pub(super) fn figures(variations: &[Variation], effort: &Effort, results: &Results) -> Vec<Figure> {
-    let value = |metric: Metric, mix: Mix, system: &str, size: u16| {
-        let mut quantity = Quantity::Of(metric, Experiment::new(mix, system, size).ok()?);
+    let mean = |mut quantity: Quantity| {
         quantity.vary(variations);
         Some(Estimate::of(&quantity.samples(results, effort.seeds).ok()?)?.mean)
     };
+    let value =
+        |metric: Metric, mix: Mix, system: &str, size: u16| mean(figure(metric, mix, system, size).ok()?);
     let by_mix = |(number, what, metric, systems, has_one): &Plan| {
         let bars = |label: &str, system: &str, size: u16| {
             let point = |(place, (_, mix)): (usize, &(&str, Mix))| {
@@ -66,7 +68,7 @@ pub(super) fn figures(variations: &[Variation], effort: &Effort, results: &Resul
     };
     let over_sizes = || {
         let curve = |(name, mix): &(&str, Mix)| {
-            let point = |&size: &u16| Some((size, value(Metric::Peak, *mix, "invalidation", size)?));
+            let point = |&size: &u16| Some((size, mean(peak(*mix, "invalidation", size).ok()?)?));
             Curve { label: (*name).to_owned(), points: SIZES.iter().filter_map(point).collect() }
         };
         Figure {
@@ -84,16 +86,29 @@ pub(super) fn figures(variations: &[Variation], effort: &Effort, results: &Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::Experiment;
     use crate::quantity::tests::results;
 
     #[test]
     fn mixes_are_groups_of_bars_and_sizes_are_curves() {
-        let of = |mix, system: &str, size| Experiment::new(mix, system, size).expect("it is there");
+        let of = |mix, system: &str, size| {
+            Experiment::new(mix, system, size).expect("it is there").of_invalidation()
+        };
         let (browsing, alone) = (of(Mix::TpcwBrowsing, "invalidation", 4), of(Mix::TpcwBrowsing, "weak", 1));
         let ordering = of(Mix::TpcwOrdering, "invalidation", 4);
-        let eight = of(Mix::TpcwOrdering, "invalidation", 8);
-        let results =
-            results(&[(&browsing, &[20.0]), (&alone, &[5.0]), (&ordering, &[32.0]), (&eight, &[40.0])]);
+        let at_peak = |size| {
+            let mut experiment = of(Mix::TpcwOrdering, "invalidation", size);
+            Variation::OwnPeaks.apply(&mut experiment);
+            experiment
+        };
+        let [four, eight] = [4, 8].map(at_peak);
+        let results = results(&[
+            (&browsing, &[20.0]),
+            (&alone, &[5.0]),
+            (&ordering, &[32.0]),
+            (&four, &[33.0]),
+            (&eight, &[40.0]),
+        ]);
         let figures = figures(&[], &Effort { seeds: 1, ..Effort::quick() }, &results);
         let of = |name: &str| figures.iter().find(|figure| figure.name == name).expect("it is there");
         let ten = of("invalidation-figure-10");
@@ -102,6 +117,6 @@ mod tests {
         assert_eq!(ten.curves, [bars("invalidation", &[(0, 20.0), (2, 32.0)]), bars(ALONE, &[(0, 5.0)])]);
         let svg = ten.svg().expect("it is drawn");
         assert!(GROUPS.iter().all(|group| svg.contains(group)), "{svg}");
-        assert_eq!(of("invalidation-figure-11").curves, [bars("ordering", &[(4, 32.0), (8, 40.0)])]);
+        assert_eq!(of("invalidation-figure-11").curves, [bars("ordering", &[(4, 33.0), (8, 40.0)])]);
     }
 }

@@ -1,9 +1,10 @@
 //! What the paper on invalidation says (docs/protocols/invalidation.md, *How claims are read*).
 
-use super::{Open, Part, Parts, at, cas, figure, gains, part, peak};
+use super::{Open, Part, Parts, at, cas, gains_of, part};
 use crate::claims::Claim;
-use crate::experiment::{Metric, Mix};
+use crate::experiment::{Experiment, Metric, Mix, UnknownSystem};
 use crate::quantity::Quantity;
+use crate::variation::Variation;
 use crate::verdict::Test;
 
 pub(super) fn parts(claim: &Claim) -> Parts {
@@ -35,6 +36,24 @@ pub(super) fn parts(claim: &Claim) -> Parts {
     }
 }
 
+/// A figure of a system in the paper's cluster.
+pub(crate) fn figure(
+    metric: Metric,
+    mix: Mix,
+    system: &str,
+    replicas: u16,
+) -> Result<Quantity, UnknownSystem> {
+    let experiment = Experiment::new(mix, system, replicas)?.of_invalidation();
+    Ok(Quantity::Of(metric.of_peers(system), experiment))
+}
+
+/// Interactions a second with as many users as serve the system best: with more databases (V-D) more can be served, so there must have been more to serve.
+pub(crate) fn peak(mix: Mix, system: &str, replicas: u16) -> Result<Quantity, UnknownSystem> {
+    let mut quantity = figure(Metric::Peak, mix, system, replicas)?;
+    quantity.vary(&[Variation::OwnPeaks]);
+    Ok(quantity)
+}
+
 struct Asked<'a> {
     claim: &'a Claim,
     mixes: Vec<Mix>,
@@ -55,7 +74,7 @@ impl<'a> Asked<'a> {
     }
 
     fn of(&self, metric: Metric, mix: Mix, system: usize) -> Result<Quantity, Open> {
-        figure(metric, mix, &self.claim.systems[system], self.size()?)
+        Ok(figure(metric, mix, &self.claim.systems[system], self.size()?)?)
     }
 
     fn label(&self, mix: Mix, system: usize) -> Result<String, Open> {
@@ -127,7 +146,7 @@ impl<'a> Asked<'a> {
     }
 
     fn alone(&self, metric: Metric, mix: Mix) -> Result<Quantity, Open> {
-        figure(metric, mix, "weak", 1)
+        Ok(figure(metric, mix, "weak", 1)?)
     }
 
     fn costs_less_than_it_gains(&self) -> Parts {
@@ -234,7 +253,7 @@ impl<'a> Asked<'a> {
         let mut parts = Vec::new();
         let mut last_over_first = Vec::new();
         for &mix in &self.mixes {
-            let steps = gains(mix, system, sizes)?;
+            let steps = gains_of(sizes, |size| Ok(peak(mix, system, size)?))?;
             for pair in steps.windows(2) {
                 let label = format!("{}: each brings less than before", at(mix, pair[1].1));
                 parts.push(part(label, Test::More(pair[0].2.clone(), pair[1].2.clone())));

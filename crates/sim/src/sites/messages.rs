@@ -7,7 +7,7 @@ use onecopy_core::protocol::wide_area::Message as WideMessage;
 use onecopy_core::{Csn, Event, Instant, Message, Moment, NodeId, Place, TxnId};
 
 use super::sequencer::SEQUENCER;
-use super::{Job, Order, Outgoing, Packet, Receipts, Simulation, Told, Wake};
+use super::{Job, Order, Outgoing, Packet, Receipts, Sending, Simulation, Told, Wake};
 use crate::server::Kind;
 
 impl Simulation<'_> {
@@ -38,25 +38,36 @@ impl Simulation<'_> {
             }
         }
         let next = (site + 1) % sites;
-        let at = self.arrival(site, next);
+        let at = self.arrival(site, next, 0);
         self.queue.schedule(at, Wake::Token(next));
     }
 
     pub(super) fn transmit(&mut self, from: usize, to: usize, packet: Packet) {
         self.measured.messages += 1;
-        let at = self.arrival(from, to);
+        let Sending { message_ns, writes_ns } = self.setup.sending;
+        let sending_ns = if self.has_writes(&packet) { writes_ns } else { message_ns };
+        let at = self.arrival(from, to, sending_ns);
         self.queue.schedule(at, Wake::Arrives { site: to, packet });
     }
 
-    fn arrival(&mut self, from: usize, to: usize) -> Instant {
+    /// When something arrives that occupies its sender's link for so long, once what was sent before has gone.
+    fn arrival(&mut self, from: usize, to: usize, sending_ns: u64) -> Instant {
         let takes_ns = self.setup.distances.draw_ns(from, to, &mut self.network);
+        let sent = self.links[from].max(self.queue.now()).plus_ns(sending_ns);
+        self.links[from] = sent;
         let last = self.channels.entry((from, to)).or_insert(Instant(0));
-        *last = self.queue.now().plus_ns(takes_ns).max(last.plus_ns(1));
+        *last = sent.plus_ns(takes_ns).max(last.plus_ns(1));
         *last
     }
 
     /// CPU time to take it in.
     pub(super) fn taking_ns(&self, packet: &Packet) -> u64 {
+        let costs = &self.setup.costs;
+        if self.has_writes(packet) { costs.writes_ns } else { costs.message_ns }
+    }
+
+    /// Whether it says what an update wrote.
+    fn has_writes(&self, packet: &Packet) -> bool {
         let sent = |message: usize| self.sent.get(message).map(|(_, _, message)| message);
         let message = match packet {
             Packet::Shipped { message, .. } => Some(message),
@@ -64,13 +75,11 @@ impl Simulation<'_> {
             Packet::Unnumbered(nth) => sent(*nth),
             Packet::Told(_) => None,
         };
-        let has_writes = message.is_some_and(|message| match message {
+        message.is_some_and(|message| match message {
             Message::Certified(message) => matches!(message, CertifiedMessage::Request { .. }),
             Message::WideArea(message) => matches!(message, WideMessage::WriteSet { .. }),
             _ => false,
-        });
-        let costs = &self.setup.costs;
-        if has_writes { costs.writes_ns } else { costs.message_ns }
+        })
     }
 
     pub(super) fn take(&mut self, site: usize, packet: Packet) {

@@ -37,7 +37,7 @@ use crate::server::{Kind, Server};
 pub use crate::server::Discipline;
 pub use failures::{Bug, Failed, Failing, Family, run_failing};
 pub use measure::{Measured, Served};
-pub use setup::{Costs, Distances, Order, Patience, Setup};
+pub use setup::{Costs, Distances, Order, Patience, Sending, Setup};
 
 use contents::{Contents, Recorder};
 use measure::Waiting;
@@ -313,6 +313,8 @@ struct Simulation<'a> {
     network: Random,
     /// When the last message between two sites arrives: they do not overtake each other.
     channels: HashMap<(usize, usize), Instant>,
+    /// Until when a site's link is occupied by what it has sent.
+    links: Vec<Instant>,
     servers: Vec<Server<Job>>,
     /// Of each site, what executes and what waits for that.
     admissions: Vec<Admission>,
@@ -356,6 +358,7 @@ impl<'a> Simulation<'a> {
             arrivals: random::stream(setup.seed, ARRIVALS_STREAM),
             network: random::stream(setup.seed, NETWORK_STREAM),
             channels: HashMap::default(),
+            links: vec![Instant(0); sites],
             servers: (0..sites).map(|site| Server::new(1, setup.discipline, site as u16)).collect(),
             admissions: (0..sites).map(|_| Admission::default()).collect(),
             applying: vec![false; sites],

@@ -19,6 +19,8 @@ pub struct Setup {
     pub transactions: u64,
     /// CPU time of what sites do.
     pub costs: Costs,
+    /// How long sites' links are occupied by what they send.
+    pub sending: Sending,
     /// Who says in which order messages are.
     pub order: Order,
     /// Who runs when a site's CPU has more than one thing to do.
@@ -77,6 +79,16 @@ pub struct Costs {
     pub writes_ns: u64,
     /// To pass on the token.
     pub token_ns: u64,
+}
+
+/// For how long what a site sends occupies its link to all others, in nanoseconds, for each of those to whom it is sent. What comes behind it waits, the token as well, which itself occupies
+/// nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sending {
+    /// A message.
+    pub message_ns: u64,
+    /// One with what an update wrote.
+    pub writes_ns: u64,
 }
 
 /// How long a message takes from one site to another, in nanoseconds.

@@ -57,6 +57,7 @@ fn setup(seed: u64) -> Setup {
         distances: Distances::equal(4, 5 * MS, 8.0),
         rate: 120.0,
         transactions: 400,
+        sending: Sending::default(),
         costs: Costs {
             update_ns: 3 * MS,
             query_ns: 3 * MS,
@@ -184,6 +185,56 @@ fn a_site_executes_so_many_at_a_time_and_those_first_that_arrived_first() {
     assert_eq!(answered_ms(None), [12.0; 4]);
     assert_eq!(answered_ms(Some(2)), [6.0, 6.0, 12.0, 12.0]);
     assert_eq!(answered_ms(Some(1)), [3.0, 6.0, 9.0, 12.0]);
+}
+
+/// Whoever writes one register.
+struct Writer;
+
+impl Source for Writer {
+    fn next(&mut self) -> Arriving {
+        let item = Item::rows(TableId(0), [(ColumnId(1), ValueHash::of_integer(0))]);
+        let access = [Access::of_columns(item, Mode::NoKeyExclusive, ColumnSet::ALL)].into_iter().collect();
+        let (reads, writes) = (vec![0], vec![0]);
+        let (fails, fails_in_place, only_writes) = (false, false, false);
+        Arriving { access, reads, writes, fails, fails_in_place, only_writes, work: None, user: None }
+    }
+}
+
+#[test]
+fn what_a_site_sends_waits_for_what_it_has_sent_before_and_so_does_the_token() {
+    let choice = Choice {
+        queries: Queries::Snapshot,
+        execution: Execution::LocalCopy,
+        delivery: Delivery::Safe,
+        items: Items::Tables,
+    };
+    let costs = Costs {
+        update_ns: 0,
+        query_ns: 0,
+        apply_ns: 0,
+        apply_ends_ns: 0,
+        commit_ns: 0,
+        message_ns: 0,
+        writes_ns: 0,
+        token_ns: 0,
+    };
+    // One update, at a site drawn at random: with three sites it is sent twice, and so is what it wrote.
+    let delivered_ms = |sending: Sending| {
+        let distances = Distances::equal(3, 10 * MS, 0.0);
+        let (rate, transactions) = (1e9, 1);
+        let order = Order::Token { burst: 20 };
+        let setup = Setup { distances, rate, transactions, costs, sending, order, ..setup(1) };
+        let outcome = run(&setup, &mut Writer, Box::new(WideArea::new(choice, 3))).expect("it makes sense");
+        assert_eq!(outcome.faults, []);
+        let of = &outcome.measured.served[0];
+        of.delivered.map(|at| (at.expect("it is delivered").since_ns(of.arrived) as f64 / MS as f64).round())
+    };
+    let [received, ordered, stable] = delivered_ms(Sending::default());
+    assert_eq!(ordered, received);
+    let slow = delivered_ms(Sending { message_ns: 3 * MS, writes_ns: 0 });
+    assert_eq!(slow, [received, ordered, stable + 6.0]);
+    // What was written goes out after it was stable.
+    assert_eq!(delivered_ms(Sending { message_ns: 0, writes_ns: 3 * MS }), [received, ordered, stable]);
 }
 
 fn run_certified(setup: &Setup, commits: Commits, fails: bool) -> Outcome {

@@ -30,6 +30,7 @@ fn failing_setup(seed: u64) -> Setup {
         distances: Distances::equal(if seed.is_multiple_of(2) { 3 } else { 5 }, MS, 3.0),
         rate: 300.0,
         transactions: 300,
+        sending: Sending::default(),
         costs: Costs {
             update_ns: MS,
             query_ns: MS,
