@@ -12,7 +12,7 @@ use onecopy_lab::Variation;
 use onecopy_lab::wide::{Arrivals, WideExperiment, WideMetric};
 
 const LIMIT_S: f64 = 0.8;
-/// What is carried is answered as fast as it comes, but for what is under way in the end.
+/// What is carried is answered as fast as it comes, to within this.
 const CARRIED: f64 = 0.9;
 const SEEDS: u64 = 3;
 /// Steps up to the limit.

@@ -31,8 +31,9 @@ use crate::wide::WideError;
 /// The mean think time of all three sites, in seconds.
 const THINK_S: f64 = 7.0;
 
-/// With [`Variation::UsersOfFour`] there are as many users as saturate so many databases, those of the paper that is about peers.
-const FOUR: u16 = 4;
+/// With [`Variation::UsersOfFour`] there are as many users as saturate so many databases, those of the paper
+/// that is about peers.
+const SATURATED: u16 = 4;
 
 /// How long a single user is watched on an idle database to learn how long an interaction takes, in virtual seconds.
 const IDLE_S: u64 = 20_000;
@@ -185,14 +186,17 @@ impl Shop {
         Shop { mix: experiment.mix, is_small: experiment.has(Variation::SmallBookstore) }
     }
 
-    /// That by which it is said how many users there are, if all systems have the same: shopping is what the benchmark itself counts first.
+    /// That by which it is said how many users there are, if all systems have the same: of the bookstore's
+    /// mixes shopping, the one of TPC-W's own metric.
     fn of_users(experiment: &Experiment) -> Shop {
         let mix = experiment.mix.bookstore().map_or(experiment.mix, |_| Mix::TpcwShopping);
         Shop { mix, ..Shop::of(experiment) }
     }
 
-    fn all_of(experiment: &Experiment) -> [Shop; 2] {
-        [Shop::of(experiment), Shop::of_users(experiment)]
+    /// Those that an experiment needs.
+    fn all_of(experiment: &Experiment) -> impl Iterator<Item = Shop> + use<> {
+        let of_four = [Variation::UsersOfFour, Variation::FewUsers].iter().any(|how| experiment.has(*how));
+        std::iter::once(Shop::of(experiment)).chain(of_four.then_some(Shop::of_users(experiment)))
     }
 }
 
@@ -327,7 +331,8 @@ fn measure(
     figures(experiment, outcome)
 }
 
-/// The table that all peers have with [`Variation::WholeItems`], though it is written: pages show whichever of its rows, and join with it.
+/// The table that all peers have with [`Variation::WholeItems`], though it is written: pages show whichever
+/// of its rows, and join with it.
 const ITEMS: &str = "item";
 
 /// Parts of a table with [`Variation::CutTables`].
@@ -342,16 +347,19 @@ fn columns_of_keys(catalogue: &Catalogue) -> impl Iterator<Item = (TableId, Colu
     })
 }
 
-/// What runs, as an experiment names it. Peers that divide tables divide all that are written; what nobody writes is the same everywhere, so nobody need agree on it either.
+/// What runs, as an experiment names it. Peers that divide tables have all of them divided: those that are
+/// written, and those of which nobody need ask anybody since nobody writes them. With
+/// [`Variation::WholeItems`] it is what is written, but for the items.
 fn protocol(experiment: &Experiment, catalogue: &Catalogue) -> Box<dyn Protocol> {
     if !experiment.is_of_peers() {
         let protocol = apart_by_name(experiment.system, usize::from(experiment.replicas), Csn(0));
         return protocol.expect("an experiment has a system that is there");
     }
-    let tables = (0..).zip(&catalogue.tables);
-    let divided = tables.filter(|(_, table)| !experiment.has(Variation::WholeItems) || table.name != ITEMS);
-    let divided: Divisions =
-        divided.map(|(place, _)| (table_id(TableIndex(place)), Division::Clients)).collect();
+    let (written, has_whole) = (catalogue.written(), experiment.has(Variation::WholeItems));
+    let tables = (0..).map(TableIndex).zip(&catalogue.tables);
+    let divided =
+        tables.filter(|(place, table)| !has_whole || (table.name != ITEMS && written.contains(place)));
+    let divided: Divisions = divided.map(|(place, _)| (table_id(place), Division::Clients)).collect();
     let granules = match experiment.has(Variation::CutTables) {
         true => Granules::new(GRANULES, columns_of_keys(catalogue)),
         false => Granules::default(),
@@ -368,8 +376,8 @@ impl Lab<'_> {
     /// How long an interaction of a site takes in an experiment's idle cluster, in seconds.
     fn idle_s(&self, shop: Shop, experiment: &Experiment) -> Result<f64, LabError> {
         let site = &self.sites[&shop];
-        let catalogue = site.loaded.copy(experiment);
-        let profile = profile(&site.profile, &experiment.variations, catalogue.catalogue());
+        let workload = site.loaded.copy(experiment);
+        let profile = profile(&site.profile, &experiment.variations, workload.catalogue());
         idle_s(shop.mix, &site.loaded, &experiment.variations, &profile, self.effort)
     }
 
@@ -391,8 +399,8 @@ impl Lab<'_> {
         let is_fixed = same || few || of_four;
         let saturating = |replicas, idle_s| saturating_users(replicas, experiment.speed, THINK_S, idle_s);
         let mut start = match () {
-            () if few => saturating(FOUR, self.idle_s(Shop::of_users(experiment), experiment)?) / 2,
-            () if of_four => saturating(FOUR, self.idle_s(Shop::of_users(experiment), experiment)?),
+            () if few => saturating(SATURATED, self.idle_s(Shop::of_users(experiment), experiment)?) / 2,
+            () if of_four => saturating(SATURATED, self.idle_s(Shop::of_users(experiment), experiment)?),
             () if same => saturating(experiment.replicas, self.idle_s(Shop::of(experiment), experiment)?),
             () => saturating(experiment.replicas, site.idle_s),
         };

@@ -4,7 +4,7 @@ use super::{Curve, Figure};
 use crate::effort::Effort;
 use crate::experiment::{Metric, Mix};
 use crate::quantity::Quantity;
-use crate::questions::invalidation::{figure, peak};
+use crate::questions::invalidation::{cluster_figure, cluster_peak};
 use crate::results::Results;
 use crate::statistics::Estimate;
 use crate::variation::Variation;
@@ -44,8 +44,9 @@ pub(super) fn figures(variations: &[Variation], effort: &Effort, results: &Resul
         quantity.vary(variations);
         Some(Estimate::of(&quantity.samples(results, effort.seeds).ok()?)?.mean)
     };
-    let value =
-        |metric: Metric, mix: Mix, system: &str, size: u16| mean(figure(metric, mix, system, size).ok()?);
+    let value = |metric: Metric, mix: Mix, system: &str, size: u16| {
+        mean(cluster_figure(metric, mix, system, size).ok()?)
+    };
     let by_mix = |(number, what, metric, systems, has_one): &Plan| {
         let bars = |label: &str, system: &str, size: u16| {
             let point = |(place, (_, mix)): (usize, &(&str, Mix))| {
@@ -68,7 +69,7 @@ pub(super) fn figures(variations: &[Variation], effort: &Effort, results: &Resul
     };
     let over_sizes = || {
         let curve = |(name, mix): &(&str, Mix)| {
-            let point = |&size: &u16| Some((size, mean(peak(*mix, "invalidation", size).ok()?)?));
+            let point = |&size: &u16| Some((size, mean(cluster_peak(*mix, "invalidation", size).ok()?)?));
             Curve { label: (*name).to_owned(), points: SIZES.iter().filter_map(point).collect() }
         };
         Figure {

@@ -37,19 +37,20 @@ pub(super) fn parts(claim: &Claim) -> Parts {
 }
 
 /// A figure of a system in the paper's cluster.
-pub(crate) fn figure(
+pub(crate) fn cluster_figure(
     metric: Metric,
     mix: Mix,
     system: &str,
     replicas: u16,
 ) -> Result<Quantity, UnknownSystem> {
     let experiment = Experiment::new(mix, system, replicas)?.of_invalidation();
-    Ok(Quantity::Of(metric.of_peers(system), experiment))
+    Ok(Quantity::Of(metric.where_locks_are_writes(system), experiment))
 }
 
-/// Interactions a second with as many users as serve the system best: with more databases (V-D) more can be served, so there must have been more to serve.
-pub(crate) fn peak(mix: Mix, system: &str, replicas: u16) -> Result<Quantity, UnknownSystem> {
-    let mut quantity = figure(Metric::Peak, mix, system, replicas)?;
+/// Interactions a second there with as many users as serve the system best: with more databases more can
+/// be served (V-D), so there must have been more to serve.
+pub(crate) fn cluster_peak(mix: Mix, system: &str, replicas: u16) -> Result<Quantity, UnknownSystem> {
+    let mut quantity = cluster_figure(Metric::Peak, mix, system, replicas)?;
     quantity.vary(&[Variation::OwnPeaks]);
     Ok(quantity)
 }
@@ -74,7 +75,7 @@ impl<'a> Asked<'a> {
     }
 
     fn of(&self, metric: Metric, mix: Mix, system: usize) -> Result<Quantity, Open> {
-        Ok(figure(metric, mix, &self.claim.systems[system], self.size()?)?)
+        Ok(cluster_figure(metric, mix, &self.claim.systems[system], self.size()?)?)
     }
 
     fn label(&self, mix: Mix, system: usize) -> Result<String, Open> {
@@ -146,7 +147,7 @@ impl<'a> Asked<'a> {
     }
 
     fn alone(&self, metric: Metric, mix: Mix) -> Result<Quantity, Open> {
-        Ok(figure(metric, mix, "weak", 1)?)
+        Ok(cluster_figure(metric, mix, "weak", 1)?)
     }
 
     fn costs_less_than_it_gains(&self) -> Parts {
@@ -235,12 +236,14 @@ impl<'a> Asked<'a> {
         let mut parts: Vec<Part> = Vec::new();
         for &mix in &self.mixes {
             for pair in sizes.windows(2) {
-                let test = Test::More(peak(mix, system, pair[1])?, peak(mix, system, pair[0])?);
+                let test =
+                    Test::More(cluster_peak(mix, system, pair[1])?, cluster_peak(mix, system, pair[0])?);
                 parts.push(part(format!("{}, more than with {}", at(mix, pair[1]), pair[0]), test));
             }
         }
         let largest = *sizes.last().ok_or_else(|| Open("The paper gives no size.".to_owned()))?;
-        let scaling = |mix| Ok::<_, Open>(peak(mix, system, largest)? / peak(mix, system, sizes[0])?);
+        let scaling =
+            |mix| Ok::<_, Open>(cluster_peak(mix, system, largest)? / cluster_peak(mix, system, sizes[0])?);
         for pair in self.mixes.windows(2) {
             let label = format!("with {largest} over one: {} more than {}", pair[0].name(), pair[1].name());
             parts.push(part(label, Test::More(scaling(pair[0])?, scaling(pair[1])?)));
@@ -253,7 +256,7 @@ impl<'a> Asked<'a> {
         let mut parts = Vec::new();
         let mut last_over_first = Vec::new();
         for &mix in &self.mixes {
-            let steps = gains_of(sizes, |size| Ok(peak(mix, system, size)?))?;
+            let steps = gains_of(sizes, |size| Ok(cluster_peak(mix, system, size)?))?;
             for pair in steps.windows(2) {
                 let label = format!("{}: each brings less than before", at(mix, pair[1].1));
                 parts.push(part(label, Test::More(pair[0].2.clone(), pair[1].2.clone())));

@@ -91,7 +91,7 @@ fn between(claim: &Claim) -> Parts {
     Ok(parts)
 }
 
-/// What is carried is answered as fast as it comes, but for what is under way in the end.
+/// What is carried is answered as fast as it comes, to within this.
 const CARRIED: f64 = 0.95;
 
 fn is_carried(system: &str, sites: u16, rate: u32) -> Result<Part, Open> {

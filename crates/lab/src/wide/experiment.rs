@@ -400,7 +400,9 @@ impl WideExperiment {
     }
 }
 
-/// How many answers come in a second, but for the first tenth of them and the last: all over the whole time would take sites at which everybody waits for seconds for such as fall behind.
+/// How many answers come in a second, but for the first tenth of them and the last: all over the whole time
+/// would take sites at which everybody waits for seconds for such as fall behind. Not a number where fewer
+/// than two are left, or all come at one instant.
 fn answers_a_second(served: &[Served]) -> f64 {
     let mut answered: Vec<Instant> = served.iter().filter_map(|of| of.answered).collect();
     answered.sort_unstable();
@@ -409,7 +411,7 @@ fn answers_a_second(served: &[Served]) -> f64 {
         Some([first, .., last]) if last > first => {
             (of.end - of.start - 1) as f64 * 1e9 / last.since_ns(*first) as f64
         }
-        _ => 0.0,
+        _ => f64::NAN,
     }
 }
 
@@ -528,6 +530,33 @@ mod tests {
                 assert!(varied.to_string().ends_with(variation.description()), "{varied}");
             }
         }
+    }
+
+    #[test]
+    fn answers_a_second_are_of_the_middle_of_a_run() {
+        let answered_ms = |all: &mut dyn Iterator<Item = u64>| {
+            let served = |ms: u64| Served {
+                updates: false,
+                site: 0,
+                arrived: Instant(0),
+                delivered: [None; 3],
+                executed_at: None,
+                begun: None,
+                executed: None,
+                answered: Some(Instant(ms * MS)),
+                undone: 0,
+                failed: false,
+            };
+            answers_a_second(&all.map(served).collect::<Vec<_>>())
+        };
+        // One each 10 ms, however late the first is, and in whatever order they came.
+        assert_eq!(answered_ms(&mut (0..100).map(|nth| 7_000 + 10 * nth).rev()), 100.0);
+        // The last five together, and much later.
+        assert_eq!(answered_ms(&mut (0..95).map(|nth| 10 * nth).chain([90_000; 5])), 100.0);
+        for too_few in [0, 1] {
+            assert!(answered_ms(&mut (0..too_few)).is_nan(), "{too_few}");
+        }
+        assert!(answered_ms(&mut [5; 50].into_iter()).is_nan());
     }
 
     #[test]

@@ -45,7 +45,11 @@ impl Simulation<'_> {
     pub(super) fn transmit(&mut self, from: usize, to: usize, packet: Packet) {
         self.measured.messages += 1;
         let Sending { message_ns, writes_ns } = self.setup.sending;
-        let sending_ns = if self.has_writes(&packet) { writes_ns } else { message_ns };
+        let sending_ns = match packet {
+            Packet::Told(_) => 0,
+            _ if self.has_writes(&packet) => writes_ns,
+            _ => message_ns,
+        };
         let at = self.arrival(from, to, sending_ns);
         self.queue.schedule(at, Wake::Arrives { site: to, packet });
     }

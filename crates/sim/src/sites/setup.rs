@@ -19,7 +19,7 @@ pub struct Setup {
     pub transactions: u64,
     /// CPU time of what sites do.
     pub costs: Costs,
-    /// How long sites' links are occupied by what they send.
+    /// How long sites' links are occupied by what they send; not of sites that fail.
     pub sending: Sending,
     /// Who says in which order messages are.
     pub order: Order,
@@ -81,8 +81,9 @@ pub struct Costs {
     pub token_ns: u64,
 }
 
-/// For how long what a site sends occupies its link to all others, in nanoseconds, for each of those to whom it is sent. What comes behind it waits, the token as well, which itself occupies
-/// nothing.
+/// For how long what a site sends occupies its link to all others, in nanoseconds, for each of those to whom
+/// it is sent. What comes behind it waits, the token as well, which itself occupies nothing; nor does what
+/// sites tell of numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sending {
     /// A message.

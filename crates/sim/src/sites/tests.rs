@@ -219,22 +219,39 @@ fn what_a_site_sends_waits_for_what_it_has_sent_before_and_so_does_the_token() {
         token_ns: 0,
     };
     // One update, at a site drawn at random: with three sites it is sent twice, and so is what it wrote.
-    let delivered_ms = |sending: Sending| {
+    let one = |seed: u64, execution: Execution, order: Order, sending: Sending| {
         let distances = Distances::equal(3, 10 * MS, 0.0);
-        let (rate, transactions) = (1e9, 1);
-        let order = Order::Token { burst: 20 };
-        let setup = Setup { distances, rate, transactions, costs, sending, order, ..setup(1) };
+        let (rate, transactions, choice) = (1e9, 1, Choice { execution, ..choice });
+        let setup = Setup { distances, rate, transactions, costs, sending, order, ..setup(seed) };
         let outcome = run(&setup, &mut Writer, Box::new(WideArea::new(choice, 3))).expect("it makes sense");
         assert_eq!(outcome.faults, []);
-        let of = &outcome.measured.served[0];
-        of.delivered.map(|at| (at.expect("it is delivered").since_ns(of.arrived) as f64 / MS as f64).round())
+        outcome.measured.served[0].clone()
     };
-    let [received, ordered, stable] = delivered_ms(Sending::default());
+    let ms = |ns: u64| (ns as f64 / MS as f64).round();
+    let (messages, writes) =
+        (Sending { message_ns: 3 * MS, writes_ns: 0 }, Sending { message_ns: 0, writes_ns: 3 * MS });
+    let token = Order::Token { burst: 20 };
+    let delivered_ms = |order, sending| {
+        let of = one(1, Execution::LocalCopy, order, sending);
+        of.delivered.map(|at| ms(at.expect("it is delivered").since_ns(of.arrived)))
+    };
+    let [received, ordered, stable] = delivered_ms(token, Sending::default());
     assert_eq!(ordered, received);
-    let slow = delivered_ms(Sending { message_ns: 3 * MS, writes_ns: 0 });
-    assert_eq!(slow, [received, ordered, stable + 6.0]);
+    assert_eq!(delivered_ms(token, messages), [received, ordered, stable + 6.0]);
     // What was written goes out after it was stable.
-    assert_eq!(delivered_ms(Sending { message_ns: 0, writes_ns: 3 * MS }), [received, ordered, stable]);
+    assert_eq!(delivered_ms(token, writes), [received, ordered, stable]);
+    // Where one site numbers messages it has this one 3 ms later. What it tells of it occupies nothing, and
+    // comes to the third site after the message.
+    let numbers = Order::Sequencer { gathers_ns: 0 };
+    let [_, _, stable] = delivered_ms(numbers, Sending::default());
+    assert_eq!(delivered_ms(numbers, messages)[2], stable + 3.0);
+    // A client who waits for what another site wrote waits for its link.
+    let later = |seed| {
+        let answered = |sending| one(seed, Execution::PrimaryCopy, numbers, sending).response_ns();
+        ms(answered(writes).expect("it is answered") - answered(Sending::default()).expect("it is answered"))
+    };
+    let later: std::collections::BTreeSet<u64> = (0..12).map(|seed| later(seed) as u64).collect();
+    assert_eq!(later, std::collections::BTreeSet::from([0, 3, 6]));
 }
 
 fn run_certified(setup: &Setup, commits: Commits, fails: bool) -> Outcome {

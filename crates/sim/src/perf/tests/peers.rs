@@ -3,6 +3,7 @@
 use onecopy_core::peers::granules::Granules;
 use onecopy_core::peers::parts::{Division, Divisions};
 use onecopy_core::protocol::{PEERS, peers_by_name};
+use onecopy_workload::catalogue::TableIndex;
 use onecopy_workload::tpcw::MixName;
 
 use super::histories::{expect_kept_by_evidence, recorded};
@@ -19,6 +20,24 @@ fn run_peers(setup: &Setup<'_>, site: &mut Bookstore, name: &str, divided: &Divi
     let outcome = run(setup, site, protocol).expect("the profile fits");
     assert_eq!(outcome.faults, [], "{name}");
     outcome
+}
+
+/// All tables, as reports have it: those that nobody writes need no agreement.
+fn all_divided(site: &Bookstore) -> Divisions {
+    let places = (0..).zip(&site.catalogue().tables).map(|(place, _)| TableIndex(place));
+    places.map(|table| (table_id(table), Division::Clients)).collect()
+}
+
+#[test]
+fn peers_whose_tables_are_all_divided_say_nothing_and_are_kept_by_their_own_clients() {
+    let profile = the_2003();
+    for (seed, mix) in MixName::ALL.into_iter().enumerate() {
+        let mut site = bookstore(mix);
+        let divided = all_divided(&site);
+        let outcome = run_peers(&recorded(&profile, seed as u64), &mut site, "partitioned", &divided);
+        assert_eq!((outcome.measured.messages.between_databases, outcome.measured.shared), (0, [0, 0]));
+        assert!(outcome.measured.response.count() > 100, "{}", outcome.measured.response.count());
+    }
 }
 
 /// The tables that statements write, but for the items.
