@@ -279,8 +279,7 @@ fn what_many_want_at_once_gets_through_and_fails_where_it_has_to() {
             _ => None,
         });
         let in_place: u64 = in_place.unwrap().parse().unwrap();
-        // How many depends on how busy the machine is besides.
-        assert!(in_place > 0, "{in_place}");
+        assert!(in_place > 10, "{in_place}");
     });
 }
 
@@ -376,7 +375,7 @@ fn all_sites_return_when_all_were_killed_at_once() {
 fn no_acknowledged_transaction_is_lost_when_sites_are_killed_and_return() {
     block_on(async {
         let mut nodes = with_lists(3, false, &[CERTIFIED]).await;
-        let load = Load::start_spoken_while_sites_begin_anew(&nodes, 2);
+        let load = Load::start_spoken(&nodes, 2);
         kill_and_return(&mut nodes).await;
         let seen = load.end().await;
         let count = judge_by(Level::Serializable, &nodes, seen).await;

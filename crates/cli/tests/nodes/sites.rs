@@ -48,28 +48,21 @@ impl Load {
 
     /// The same, where every other transaction comes statement by statement.
     pub fn start_spoken(nodes: &Nodes, clients_each: u64) -> Load {
-        Load::begin(nodes, clients_each, |_| "lists".to_owned(), Asks { speaks: true, ..Asks::default() })
-    }
-
-    /// The same at sites that begin anew: there a whole transaction that may not commit where it stands may
-    /// be told so (docs/protocols/wide_area.md, *Certification*).
-    pub fn start_spoken_while_sites_begin_anew(nodes: &Nodes, clients_each: u64) -> Load {
-        let asks = Asks { speaks: true, begins_anew: true };
-        Load::begin(nodes, clients_each, |_| "lists".to_owned(), asks)
+        Load::begin(nodes, clients_each, |_| "lists".to_owned(), true)
     }
 
     /// The same as `start`, where lists are in tables by their numbers.
     pub fn start_on(nodes: &Nodes, clients_each: u64, table: fn(u64) -> String) -> Load {
-        Load::begin(nodes, clients_each, table, Asks::default())
+        Load::begin(nodes, clients_each, table, false)
     }
 
-    fn begin(nodes: &Nodes, clients_each: u64, table: fn(u64) -> String, asks: Asks) -> Load {
+    fn begin(nodes: &Nodes, clients_each: u64, table: fn(u64) -> String, speaks: bool) -> Load {
         let (stop, values) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(1)));
         let began = Instant::now();
         let clients = (0..nodes.count() as u64 * clients_each).map(|number| {
             let dsn = nodes.dsn((number % nodes.count() as u64) as usize);
             let (stop, values) = (stop.clone(), values.clone());
-            let client = Client { dsn, number, stop, values, began, table, asks };
+            let client = Client { dsn, number, stop, values, began, table, speaks };
             tokio::spawn(client.run())
         });
         let clients = clients.collect();
@@ -93,16 +86,8 @@ struct Client {
     values: Arc<AtomicU64>,
     began: Instant,
     table: fn(u64) -> String,
-    asks: Asks,
-}
-
-/// How clients ask, and what they may be told.
-#[derive(Clone, Copy, Default)]
-struct Asks {
     /// Every other transaction comes statement by statement.
     speaks: bool,
-    /// Sites may begin anew meanwhile.
-    begins_anew: bool,
 }
 
 /// Sends statements one after the other, each when the one before is answered.
@@ -164,7 +149,7 @@ impl Client {
             }
             let now = || self.began.elapsed().as_nanos() as u64;
             let invoked_ns = now();
-            let speaks = self.asks.speaks && draw(2) == 0;
+            let speaks = self.speaks && draw(2) == 0;
             let answered = match speaks {
                 true => speak(&connected, &sql).await,
                 false => connected.simple_query(&sql).await,
@@ -190,7 +175,7 @@ impl Client {
                         [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(code)
                     };
                     match error.as_db_error() {
-                        Some(error) if (speaks || self.asks.begins_anew) && is_given_up(error.code()) => {
+                        Some(error) if speaks && is_given_up(error.code()) => {
                             client = Some(connected);
                             Status::Aborted
                         }
