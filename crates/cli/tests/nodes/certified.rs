@@ -1,7 +1,7 @@
 //! Sites whose updates execute before they have a place in the order (protocol = "certified", docs/protocols/wide_area.md).
 
 use crate::rig::{Nodes, block_on, code, connect, rows};
-use crate::sites::{Load, judge_by, kill_and_return, serves, sites, with_lists};
+use crate::sites::{END_SESSIONS, Load, judge_by, kill_and_return, serves, sites, with_lists};
 use onecopy_sim::check::{Level, Status};
 use std::time::Duration;
 use tokio_postgres::SimpleQueryMessage;
@@ -366,6 +366,27 @@ fn all_sites_return_when_all_were_killed_at_once() {
         nodes.spawn(2);
         let said = nodes.ends(2);
         assert!(said.contains("same numbers"), "{said}");
+    });
+}
+
+/// Whoever has sent a transaction whole has seen nothing of it: where it may not commit, its site runs it again, even if it has begun anew meanwhile.
+#[test]
+fn what_comes_whole_is_answered_by_a_site_that_begins_anew() {
+    block_on(async {
+        let nodes = with_lists(3, false, &[CERTIFIED]).await;
+        let load = Load::start(&nodes, 4);
+        for _ in 0..20 {
+            for (site, server) in nodes.servers.servers().iter().enumerate() {
+                let server = connect(&server.dsn()).await.unwrap();
+                server.batch_execute(END_SESSIONS).await.unwrap();
+                serves(&nodes, site).await;
+            }
+        }
+        let seen = load.end().await;
+        assert!(seen.iter().all(|one| one.status == Status::Committed), "a client has noticed it");
+        let count = judge_by(Level::Serializable, &nodes, seen).await;
+        println!("{count} acknowledged");
+        assert!(count > 50, "{count}");
     });
 }
 

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::error::SqlState;
 
+/// Ends all other sessions of a server, a site's with it: that one begins anew.
+pub const END_SESSIONS: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'postgres' AND pid <> pg_backend_pid()";
 /// Lists that transactions append to.
 pub const LISTS: u64 = 8;
 
@@ -408,7 +410,6 @@ fn what_has_failed_stays_so_when_a_site_begins_anew() {
     });
 }
 
-/// Where connections are few, those whose turn it is do not wait for those that wait for them.
 /// Where a server defines something otherwise, what is executed at all sites might do otherwise there. Whoever was there before goes on.
 #[test]
 fn a_site_whose_database_has_other_definitions_ends() {
@@ -428,6 +429,7 @@ fn a_site_whose_database_has_other_definitions_ends() {
     });
 }
 
+/// Where connections are few, those whose turn it is do not wait for those that wait for them.
 #[test]
 fn few_connections_are_enough_for_many_clients() {
     block_on(async {
@@ -509,8 +511,7 @@ fn a_site_at_which_alone_a_statement_fails_ends() {
         serves(&nodes, 2).await;
         let server = connect(&nodes.servers.servers()[2].dsn()).await.unwrap();
         server.batch_execute("ALTER DATABASE postgres SET max_stack_depth = '100kB'").await.unwrap();
-        let others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'postgres' AND pid <> pg_backend_pid()";
-        server.batch_execute(others).await.unwrap();
+        server.batch_execute(END_SESSIONS).await.unwrap();
         serves(&nodes, 2).await;
         let client = connect(&nodes.dsn(0)).await.unwrap();
         let deep = "1 + ".repeat(1_500);

@@ -187,6 +187,8 @@ pub struct Surroundings {
 
 /// An update of a client of this site.
 pub struct Pending {
+    /// Which, if it came whole: where it has changed nothing it can be run again.
+    whole: Option<Arc<Transaction>>,
     body: Bytes,
     answer: oneshot::Sender<Answer>,
     /// What it will be, once it is being committed.
@@ -322,7 +324,7 @@ impl Surroundings {
     /// Keeps an update of a client until its end is known, unless it is refused, and names it; it is to be sent again after some time.
     fn keep(
         &mut self,
-        transaction: &Transaction,
+        transaction: &Arc<Transaction>,
         answer: oneshot::Sender<Answer>,
         resend_after: Duration,
     ) -> Option<MessageId> {
@@ -333,7 +335,8 @@ impl Surroundings {
             return None;
         }
         let resend_at = Deadline::after(resend_after);
-        Some(self.name(Pending { body, answer, known: None, resend_at }))
+        let whole = Some(transaction.clone());
+        Some(self.name(Pending { whole, body, answer, known: None, resend_at }))
     }
 
     fn name(&mut self, pending: Pending) -> MessageId {

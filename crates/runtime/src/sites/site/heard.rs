@@ -283,21 +283,17 @@ impl Site<'_> {
         self.note_contained(place);
     }
 
-    /// An own client's update had its place when this site began anew: it was committed, or had failed, or may not commit.
+    /// An own client's update of before this site began anew has its place for certain: it is committed, or changes nothing there and never will, since it may not commit or
+    /// has failed. If so it runs again, unless its client has seen answers.
     pub(super) fn answer_found(&mut self, id: MessageId, is_committed: bool) {
         let Some(pending) = self.around.pending.remove(&id) else { return };
         if !is_committed {
-            // Of what may not commit it is known what would have been answered.
-            let failure = match self.is_certified() && pending.known.is_some() {
-                true => given_up(),
-                false => Failure::new(
-                    SqlState::SERIALIZATION_FAILURE,
-                    "the transaction has failed at all sites, and why was lost with a connection to the server",
-                )
-                .hint("Nothing of it was committed. Run it again."),
-            };
-            // It may be gone.
-            let _ = pending.answer.send(Answer::of_failure(&failure));
+            match pending.whole {
+                Some(_) if pending.answer.is_closed() => {}
+                Some(transaction) => self.on_submit(transaction, pending.answer),
+                // It may be gone.
+                None => drop(pending.answer.send(Answer::of_failure(&given_up()))),
+            }
             return;
         }
         let lost = || {

@@ -154,7 +154,8 @@ impl Site<'_> {
         // Whoever is not there any more hears nothing.
         let answer = open.client.take().unwrap_or_else(|| oneshot::channel().0);
         let resend_at = Deadline::after(RESEND_AFTER);
-        let id = self.around.name(Pending { body: body.clone(), answer, known, resend_at });
+        let whole = open.kept.is_none().then(|| open.transaction.clone());
+        let id = self.around.name(Pending { whole, body: body.clone(), answer, known, resend_at });
         open.id = Some(id);
         self.by_id.insert(id, txn);
         self.multicast(id, body);
