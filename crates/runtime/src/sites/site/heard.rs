@@ -283,8 +283,8 @@ impl Site<'_> {
         self.note_contained(place);
     }
 
-    /// An own client's update of before this site began anew has its place for certain: it is committed, or changes nothing there and never will, since it may not commit or
-    /// has failed. If so it runs again, unless its client has seen answers.
+    /// An own client's update of before this site began anew has its place for certain: it is committed, or may not commit and changes nothing there. If so it
+    /// runs again, unless its client has seen answers.
     pub(super) fn answer_found(&mut self, id: MessageId, is_committed: bool) {
         let Some(pending) = self.around.pending.remove(&id) else { return };
         if !is_committed {
