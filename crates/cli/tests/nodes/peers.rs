@@ -122,6 +122,56 @@ fn divided_tables_are_each_peers_own() {
     });
 }
 
+/// Who promises to read only is held to it, as by a server, at sites too; and takes no place of those that write.
+#[test]
+fn what_comes_whole_and_promises_to_read_only_writes_nothing() {
+    block_on(async {
+        let parts = "[{table = \"public.lists\", column = \"id\"}]";
+        for chosen in [
+            &[("protocol", "wide_area"), ("queries", "locked")][..],
+            &[("protocol", "certified")],
+            &[("protocol", "invalidation")],
+            &[("protocol", "lock_central")],
+            &[("protocol", "partitioned"), ("peers.parts", parts), ("peers.deals", "true")],
+        ] {
+            let is_certified = chosen.contains(&("protocol", "certified"));
+            let nodes = with_lists(3, false, chosen).await;
+            let client = nodes.client(1).await;
+            for writes in [
+                "UPDATE lists SET items = ' 1' WHERE id = 1",
+                "UPDATE lists SET items = ' 1'",
+                "DELETE FROM lists",
+                "SELECT items FROM lists WHERE id = 1 FOR UPDATE",
+            ] {
+                let whole =
+                    format!("BEGIN READ ONLY; SELECT items FROM lists WHERE id = 2; {writes}; COMMIT");
+                let refused = code(client.batch_execute(&whole).await);
+                assert_eq!(refused, SqlState::READ_ONLY_SQL_TRANSACTION, "{chosen:?} {writes}");
+                // Where statements may come one by one, what has failed is to be ended.
+                if is_certified {
+                    let failed = client.batch_execute("SELECT 1").await;
+                    assert_eq!(code(failed), SqlState::IN_FAILED_SQL_TRANSACTION);
+                    client.batch_execute("ROLLBACK").await.unwrap();
+                }
+            }
+            // That comes statement by statement, or not at all.
+            let late = "BEGIN; SET TRANSACTION READ ONLY; DELETE FROM lists; COMMIT";
+            let refused = code(client.batch_execute(late).await);
+            if is_certified {
+                assert_eq!(refused, SqlState::READ_ONLY_SQL_TRANSACTION);
+                client.batch_execute("ROLLBACK").await.unwrap();
+            } else {
+                assert_eq!(refused, SqlState::FEATURE_NOT_SUPPORTED, "{chosen:?}");
+            }
+            let reads = "START TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY; SELECT count(*), max(items) FROM lists; COMMIT";
+            assert_eq!(rows(&client, reads).await, format!("{LISTS} "), "{chosen:?}");
+            let writes = "BEGIN READ WRITE; UPDATE lists SET items = ' 2' WHERE id = 1; COMMIT";
+            client.batch_execute(writes).await.unwrap();
+            assert_eq!(rows(&client, reads).await, format!("{LISTS}  2"), "{chosen:?}");
+        }
+    });
+}
+
 /// Tables whose rows are where a column says: to clients of all peers they are one table, whatever is asked of it.
 #[test]
 fn tables_divided_by_a_column_are_one_to_clients_of_all_peers() {

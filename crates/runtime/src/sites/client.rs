@@ -321,7 +321,7 @@ impl Session {
             |(_, statement): &&(String, Statement)| matches!(statement.class.kind, Kind::SyntaxError { .. });
         if let Some((text, _)) = statements.iter().find(bad) {
             let what = vec![What::Text(text.clone())];
-            let answer = self.submit(what).await;
+            let answer = self.submit(what, false).await;
             return self.put_error(answer);
         }
         let inner = match without_brackets(&statements) {
@@ -346,7 +346,10 @@ impl Session {
                 Err(failure) => return self.fail(&failure),
             }
         }
-        let answer = if whats.is_empty() { Answer::default() } else { self.submit(whats).await };
+        let answer = match whats.is_empty() {
+            true => Answer::default(),
+            false => self.submit(whats, is_read_only(&statements)).await,
+        };
         let is_bracketed = matches!(pieces.first(), Some(Piece::Bracket(_)));
         let mut parts = answer.parts.into_iter();
         for piece in pieces {
@@ -451,7 +454,8 @@ impl Session {
         Ok(values)
     }
 
-    async fn submit(&mut self, whats: Vec<What>) -> Answer {
+    /// With `read_only` its client has promised that it only reads.
+    async fn submit(&mut self, whats: Vec<What>, read_only: bool) -> Answer {
         let record = Record {
             origin: None,
             user: self.user.clone(),
@@ -459,6 +463,9 @@ impl Session {
             writes: whats.into_iter().map(Write::new).collect(),
         };
         let mut transaction = Transaction::read(record, &self.shared.classifier, &mut self.scratch);
+        if read_only {
+            transaction = transaction.read_only();
+        }
         let is_update = transaction.is_update();
         let deadline = Deadline::within_ms(self.shared.wait_ms);
         let (answer, answered) = oneshot::channel();
@@ -569,6 +576,12 @@ fn without_brackets<T>(statements: &[(T, Statement)]) -> Result<&[(T, Statement)
     }
 }
 
+/// Whether statements begin with BEGIN READ ONLY.
+fn is_read_only<T>(statements: &[(T, Statement)]) -> bool {
+    let first = statements.first().map(|(_, statement)| &statement.class.kind);
+    matches!(first, Some(Kind::Begin(modes)) if modes.read_only == Some(true))
+}
+
 /// The extended protocol.
 impl Session {
     async fn on_parse(&mut self, parse: &Parse<'_>) {
@@ -665,7 +678,7 @@ impl Session {
                 }
                 _ => match self.settle_all(&portals).await {
                     Ok(whats) if whats.is_empty() => {}
-                    Ok(whats) => answer = self.submit(whats).await,
+                    Ok(whats) => answer = self.submit(whats, is_read_only(&portals)).await,
                     Err(because) => failure = Some(because),
                 },
             }

@@ -132,6 +132,17 @@ impl Transaction {
         Transaction { record, parts, access, parents, change, not_before, read_under, only_writes }
     }
 
+    /// The same as one that only reads, as its client has promised: the server refuses what writes all the same.
+    pub fn read_only(mut self) -> Transaction {
+        for part in &mut self.parts {
+            (part.writes, part.is_shipped) = (false, false);
+        }
+        let reads = self.access.into_iter().map(|access| Access { mode: Mode::Shared, ..access });
+        self.access = reads.collect();
+        (self.parents, self.change, self.only_writes) = (AccessSet::new(), None, false);
+        self
+    }
+
     /// What was written elsewhere, to be applied.
     pub fn to_apply(record: Record) -> Transaction {
         let parts = record.writes.iter().map(|_| Part::plain(true)).collect();
