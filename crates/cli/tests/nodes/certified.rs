@@ -101,6 +101,10 @@ fn a_transaction_may_come_statement_by_statement() {
         let write = one.batch_execute("UPDATE t SET v = 0").await;
         assert_eq!(code(write), SqlState::READ_ONLY_SQL_TRANSACTION);
         one.batch_execute("ROLLBACK").await.unwrap();
+        one.batch_execute("BEGIN READ ONLY; SELECT 1").await.unwrap();
+        let draw = one.batch_execute("SELECT nextval('t_id_seq')").await;
+        assert_eq!(code(draw), SqlState::READ_ONLY_SQL_TRANSACTION);
+        one.batch_execute("ROLLBACK").await.unwrap();
         one.batch_execute("BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT v FROM t; COMMIT").await.unwrap();
 
         // What may be checked late is checked at once.

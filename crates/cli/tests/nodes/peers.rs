@@ -3,6 +3,8 @@
 use crate::rig::{Nodes, block_on, code, connect, rows};
 use crate::sites::{LISTS, Load, lists, sites, with_lists};
 use onecopy_sim::check::{self, History, Level, Transaction};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::Duration;
 use tokio_postgres::error::SqlState;
 
@@ -122,52 +124,106 @@ fn divided_tables_are_each_peers_own() {
     });
 }
 
-/// Who promises to read only is held to it, as by a server, at sites too; and takes no place of those that write.
+/// What a connection says to these statements as one pipelined batch: the code of an error, if there is one, and how the transaction stands then.
+fn in_one_batch(dsn: &str, statements: &[&str]) -> (Option<String>, char) {
+    let port = dsn.split("port=").nth(1).unwrap().split(' ').next().unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", port.parse::<u16>().unwrap())).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let framed = |tag: &[u8], body: &[u8]| {
+        let len = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
+        [tag, &len, body].concat()
+    };
+    let start = b"\0\x03\0\0user\0postgres\0database\0postgres\0\0";
+    stream.write_all(&framed(b"", start)).unwrap();
+    until_ready(&mut stream);
+    let executes = |sql: &&str| {
+        let parse = framed(b"P", &[b"\0", sql.as_bytes(), b"\0\0\0"].concat());
+        [parse, framed(b"B", &[0; 8]), framed(b"D", b"P\0"), framed(b"E", &[0; 5])].concat()
+    };
+    let batch = statements.iter().flat_map(executes).chain(framed(b"S", b"")).collect::<Vec<u8>>();
+    stream.write_all(&batch).unwrap();
+    until_ready(&mut stream)
+}
+
+fn until_ready(stream: &mut TcpStream) -> (Option<String>, char) {
+    let mut failed = None;
+    loop {
+        let mut head = [0; 5];
+        stream.read_exact(&mut head).unwrap();
+        let len = u32::from_be_bytes(head[1..].try_into().unwrap());
+        let mut body = vec![0; len as usize - 4];
+        stream.read_exact(&mut body).unwrap();
+        match head[0] {
+            b'E' => {
+                let text = String::from_utf8_lossy(&body);
+                failed = text.split('\0').find_map(|field| field.strip_prefix('C')).map(str::to_owned);
+            }
+            b'Z' => return (failed, char::from(body[0])),
+            _ => {}
+        }
+    }
+}
+
+/// Who promises to read only is held to it, as by a server, at sites too; of divided tables also where another peer has the row.
 #[test]
 fn what_comes_whole_and_promises_to_read_only_writes_nothing() {
     block_on(async {
         let parts = "[{table = \"public.lists\", column = \"id\"}]";
+        let tables = lists("lists", 1..=LISTS) + "CREATE SEQUENCE numbers";
         for chosen in [
             &[("protocol", "wide_area"), ("queries", "locked")][..],
             &[("protocol", "certified")],
             &[("protocol", "invalidation")],
-            &[("protocol", "lock_central")],
+            &[("protocol", "lock_distributed")],
             &[("protocol", "partitioned"), ("peers.parts", parts), ("peers.deals", "true")],
         ] {
             let is_certified = chosen.contains(&("protocol", "certified"));
-            let nodes = with_lists(3, false, chosen).await;
-            let client = nodes.client(1).await;
-            for writes in [
-                "UPDATE lists SET items = ' 1' WHERE id = 1",
-                "UPDATE lists SET items = ' 1'",
-                "DELETE FROM lists",
-                "SELECT items FROM lists WHERE id = 1 FOR UPDATE",
-            ] {
-                let whole =
-                    format!("BEGIN READ ONLY; SELECT items FROM lists WHERE id = 2; {writes}; COMMIT");
-                let refused = code(client.batch_execute(&whole).await);
-                assert_eq!(refused, SqlState::READ_ONLY_SQL_TRANSACTION, "{chosen:?} {writes}");
-                // Where statements may come one by one, what has failed is to be ended.
+            let nodes = sites(3, false, chosen, &tables).await;
+            for site in 0..3 {
+                let client = nodes.client(site).await;
+                let expect_read_only = async |whole: &str| {
+                    let refused = code(client.batch_execute(whole).await);
+                    assert_eq!(refused, SqlState::READ_ONLY_SQL_TRANSACTION, "{chosen:?} {whole}");
+                    // Where statements may come one by one, what has failed is to be ended.
+                    if is_certified {
+                        let failed = client.batch_execute("SELECT 1").await;
+                        assert_eq!(code(failed), SqlState::IN_FAILED_SQL_TRANSACTION);
+                        client.batch_execute("ROLLBACK").await.unwrap();
+                    }
+                };
+                for writes in [
+                    "UPDATE lists SET items = ' 1' WHERE id = 1",
+                    "SELECT items FROM lists WHERE id = 2; UPDATE lists SET items = ' 1' WHERE id = 1",
+                    "UPDATE lists SET items = ' 1'",
+                    "SELECT items FROM lists WHERE id = 1 FOR UPDATE",
+                    "SELECT * FROM lists; TRUNCATE lists",
+                    "SELECT nextval('numbers')",
+                ] {
+                    expect_read_only(&format!("BEGIN READ ONLY; {writes}; COMMIT")).await;
+                }
+                // That comes statement by statement, or not at all.
+                let late = "BEGIN; SET TRANSACTION READ ONLY; DELETE FROM lists; COMMIT";
                 if is_certified {
-                    let failed = client.batch_execute("SELECT 1").await;
-                    assert_eq!(code(failed), SqlState::IN_FAILED_SQL_TRANSACTION);
-                    client.batch_execute("ROLLBACK").await.unwrap();
+                    expect_read_only(late).await;
+                } else {
+                    assert_eq!(code(client.batch_execute(late).await), SqlState::FEATURE_NOT_SUPPORTED);
                 }
             }
-            // That comes statement by statement, or not at all.
-            let late = "BEGIN; SET TRANSACTION READ ONLY; DELETE FROM lists; COMMIT";
-            let refused = code(client.batch_execute(late).await);
-            if is_certified {
-                assert_eq!(refused, SqlState::READ_ONLY_SQL_TRANSACTION);
-                client.batch_execute("ROLLBACK").await.unwrap();
-            } else {
-                assert_eq!(refused, SqlState::FEATURE_NOT_SUPPORTED, "{chosen:?}");
-            }
+            let dsn = nodes.dsn(2);
+            let update = "UPDATE lists SET items = ' 1' WHERE id = 1";
+            let batch = ["BEGIN READ ONLY", "SELECT items FROM lists WHERE id = 2", update, "COMMIT"];
+            let stands = if is_certified { 'E' } else { 'I' };
+            assert_eq!(in_one_batch(&dsn, &batch), (Some("25006".to_owned()), stands), "{chosen:?}");
+            assert_eq!(in_one_batch(&dsn, &[batch[0], batch[1], batch[3]]), (None, 'I'), "{chosen:?}");
+            let client = nodes.client(1).await;
             let reads = "START TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY; SELECT count(*), max(items) FROM lists; COMMIT";
             assert_eq!(rows(&client, reads).await, format!("{LISTS} "), "{chosen:?}");
             let writes = "BEGIN READ WRITE; UPDATE lists SET items = ' 2' WHERE id = 1; COMMIT";
             client.batch_execute(writes).await.unwrap();
             assert_eq!(rows(&client, reads).await, format!("{LISTS}  2"), "{chosen:?}");
+            // None was drawn before; each of the others begins with another one.
+            let first = rows(&nodes.client(0).await, "SELECT nextval('numbers')").await;
+            assert_eq!(first, "1", "{chosen:?}");
         }
     });
 }

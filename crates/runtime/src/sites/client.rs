@@ -23,7 +23,9 @@ use tokio::sync::oneshot;
 
 use self::conversation::Conversation;
 use super::database::{self, Answer, PartAnswer};
-use super::transaction::{Transaction, not_whole, refusal, refusal_as_source, with_params};
+use super::transaction::{
+    Transaction, not_whole, refusal, refusal_as_source, refusal_of_write, with_params, writes,
+};
 use super::{Shared, console, freshness};
 use crate::classifier::{Statement, rewrite_of, search_path};
 use crate::clock::Deadline;
@@ -321,34 +323,20 @@ impl Session {
             |(_, statement): &&(String, Statement)| matches!(statement.class.kind, Kind::SyntaxError { .. });
         if let Some((text, _)) = statements.iter().find(bad) {
             let what = vec![What::Text(text.clone())];
-            let answer = self.submit(what, false).await;
+            let answer = self.submit(what).await;
             return self.put_error(answer);
         }
         let inner = match without_brackets(&statements) {
             Ok(inner) => inner,
             Err(failure) => return self.fail(&failure),
         };
-        let moment = crate::clock::unix_micros();
-        let mut whats = Vec::new();
-        let refers = inner.iter().any(|(text, statement)| text != &*statement.sql);
-        let writes = inner.iter().any(|(_, statement)| super::transaction::writes(&statement.class));
-        for (text, statement) in inner {
-            if refers
-                && writes
-                && statement.class.effects.returns_rows
-                && let Some(failure) =
-                    refusal_as_source(&statement.class, &self.shared.classifier.catalogue())
-            {
-                return self.fail(&failure);
-            }
-            match self.settle(text, statement, moment).await {
-                Ok(text) => whats.push(What::Text(text)),
+        let answer = match broken_promise(&statements) {
+            Some(failure) => Answer::of_failure(&failure),
+            None => match self.settle_texts(inner).await {
+                Ok(whats) if whats.is_empty() => Answer::default(),
+                Ok(whats) => self.submit(whats).await,
                 Err(failure) => return self.fail(&failure),
-            }
-        }
-        let answer = match whats.is_empty() {
-            true => Answer::default(),
-            false => self.submit(whats, is_read_only(&statements)).await,
+            },
         };
         let is_bracketed = matches!(pieces.first(), Some(Piece::Bracket(_)));
         let mut parts = answer.parts.into_iter();
@@ -393,6 +381,26 @@ impl Session {
         let path = self.environment.value("search_path").unwrap_or("\"$user\", public");
         let path = search_path(path, &self.user, &catalogue);
         classifier.classify(&classifier.manner(), sql, &path, &mut self.scratch).0
+    }
+
+    /// What is to be executed of a query's statements.
+    async fn settle_texts(&mut self, statements: &[(String, Statement)]) -> Result<Vec<What>, Failure> {
+        let moment = crate::clock::unix_micros();
+        let mut whats = Vec::new();
+        let refers = statements.iter().any(|(text, statement)| text != &*statement.sql);
+        let writes = statements.iter().any(|(_, statement)| writes(&statement.class));
+        for (text, statement) in statements {
+            if refers
+                && writes
+                && statement.class.effects.returns_rows
+                && let Some(failure) =
+                    refusal_as_source(&statement.class, &self.shared.classifier.catalogue())
+            {
+                return Err(failure);
+            }
+            whats.push(What::Text(self.settle(text, statement, moment).await?));
+        }
+        Ok(whats)
     }
 
     /// The text that means the same at every site.
@@ -454,8 +462,7 @@ impl Session {
         Ok(values)
     }
 
-    /// With `read_only` its client has promised that it only reads.
-    async fn submit(&mut self, whats: Vec<What>, read_only: bool) -> Answer {
+    async fn submit(&mut self, whats: Vec<What>) -> Answer {
         let record = Record {
             origin: None,
             user: self.user.clone(),
@@ -463,9 +470,6 @@ impl Session {
             writes: whats.into_iter().map(Write::new).collect(),
         };
         let mut transaction = Transaction::read(record, &self.shared.classifier, &mut self.scratch);
-        if read_only {
-            transaction = transaction.read_only();
-        }
         let is_update = transaction.is_update();
         let deadline = Deadline::within_ms(self.shared.wait_ms);
         let (answer, answered) = oneshot::channel();
@@ -576,10 +580,11 @@ fn without_brackets<T>(statements: &[(T, Statement)]) -> Result<&[(T, Statement)
     }
 }
 
-/// Whether statements begin with BEGIN READ ONLY.
-fn is_read_only<T>(statements: &[(T, Statement)]) -> bool {
-    let first = statements.first().map(|(_, statement)| &statement.class.kind);
-    matches!(first, Some(Kind::Begin(modes)) if modes.read_only == Some(true))
+/// Why statements that begin with BEGIN READ ONLY fail, if one of them is none that only reads. None is executed then, not those before it either.
+fn broken_promise<T>(statements: &[(T, Statement)]) -> Option<Failure> {
+    let (_, first) = statements.first()?;
+    let promises = matches!(&first.class.kind, Kind::Begin(modes) if modes.read_only == Some(true));
+    statements.iter().filter(|_| promises).find_map(|(_, statement)| refusal_of_write(&statement.class))
 }
 
 /// The extended protocol.
@@ -676,9 +681,14 @@ impl Session {
                         Err(because) => failure = Some(because),
                     }
                 }
+                _ if without_brackets(&portals).is_ok()
+                    && let Some(because) = broken_promise(&portals) =>
+                {
+                    answer = Answer::of_failure(&because);
+                }
                 _ => match self.settle_all(&portals).await {
                     Ok(whats) if whats.is_empty() => {}
-                    Ok(whats) => answer = self.submit(whats, is_read_only(&portals)).await,
+                    Ok(whats) => answer = self.submit(whats).await,
                     Err(because) => failure = Some(because),
                 },
             }

@@ -3,13 +3,14 @@
 use onecopy_classify::catalogue::Column;
 use onecopy_classify::references::{Reference, references, replace};
 use onecopy_classify::{
-    Bulk, Catalogue, Class, Determinism, Kind, NoParams, ParamValue, Scratch, normalise, oid,
+    Bulk, Catalogue, Class, Determinism, FrozenKind, Kind, NoParams, ParamValue, Scratch, normalise, oid,
 };
 use onecopy_core::{Access, AccessSet, ColumnId, Csn, Item, Mode, RowChange, TableId};
 use onecopy_wire::Format;
 use onecopy_wire::frontend::Bind;
+use onecopy_wire::sqlstate::SqlState;
 
-use crate::classifier::{Classifier, search_path};
+use crate::classifier::{Classifier, rewrite_of, search_path};
 use crate::errors::Failure;
 use crate::record::{Record, What};
 use crate::session::environment::hash_of;
@@ -132,17 +133,6 @@ impl Transaction {
         Transaction { record, parts, access, parents, change, not_before, read_under, only_writes }
     }
 
-    /// The same as one that only reads, as its client has promised: the server refuses what writes all the same.
-    pub fn read_only(mut self) -> Transaction {
-        for part in &mut self.parts {
-            (part.writes, part.is_shipped) = (false, false);
-        }
-        let reads = self.access.into_iter().map(|access| Access { mode: Mode::Shared, ..access });
-        self.access = reads.collect();
-        (self.parents, self.change, self.only_writes) = (AccessSet::new(), None, false);
-        self
-    }
-
     /// What was written elsewhere, to be applied.
     pub fn to_apply(record: Record) -> Transaction {
         let parts = record.writes.iter().map(|_| Part::plain(true)).collect();
@@ -240,6 +230,20 @@ pub fn not_whole() -> Failure {
         "this protocol takes transactions that come whole",
         "Send all statements, from BEGIN to COMMIT, as one query or as one pipelined batch, or each by itself; or use protocol = \"onecopy\".",
     )
+}
+
+/// Why a statement cannot be part of a transaction that promises to read only, if so. Numbers are drawn before a server executes what draws them.
+pub fn refusal_of_write(class: &Class) -> Option<Failure> {
+    let frozen = &rewrite_of(class, None, true).frozen;
+    let draws = frozen.iter().any(|frozen| matches!(frozen.kind, FrozenKind::NextVal { .. }));
+    let what = match () {
+        () if draws => "nextval()".to_owned(),
+        () if changes(class) => first_word(&class.text),
+        () if class.effects.locks_rows => "SELECT FOR UPDATE".to_owned(),
+        () => return None,
+    };
+    let message = format!("cannot execute {what} in a read-only transaction");
+    Some(Failure::new(SqlState::READ_ONLY_SQL_TRANSACTION, message).hint("Begin it without READ ONLY."))
 }
 
 /// Why a statement cannot be part of a transaction that sites execute each by itself.

@@ -26,7 +26,7 @@ use crate::session::client::ClientError;
 use crate::sites::Shared;
 use crate::sites::database::{PartAnswer, Ran};
 use crate::sites::spoken::{Ask, Beginning, Name};
-use crate::sites::transaction::{Part, Transaction, not_whole};
+use crate::sites::transaction::{Part, Transaction, not_whole, refusal_of_write};
 
 /// One that is open.
 pub(super) struct Conversation {
@@ -357,6 +357,10 @@ impl Session {
 
     async fn execute(&mut self, said: Said<'_>, statement: &Statement) -> Result<Reply, Failure> {
         let moment = self.conversation.as_ref().map_or(0, |conversation| conversation.moment);
+        let is_read_only = self.conversation.as_ref().is_some_and(|conversation| conversation.read_only);
+        if let Some(failure) = refusal_of_write(&statement.class).filter(|_| is_read_only) {
+            return Err(failure);
+        }
         let what = match said {
             Said::Text(text) if text != &*statement.sql => {
                 return Err(Failure::unsupported(
